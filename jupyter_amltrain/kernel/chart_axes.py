@@ -78,12 +78,13 @@ def ends_only(axis: Axis) -> Axis:
 
 def round_axis(high: float, unit: str = "") -> Axis:
     """Return the axis of a quantity from zero: a round upper end, marked there and between."""
-    power = max(0, math.floor(math.log2(high or 1) / 10)) if unit == "bytes" else 0
-    one = 1024.0**power
+    base, one = (2.0**20 if unit == "MiB" else 1.0), 1.0
+    if unit in ("bytes", "MiB"):
+        power = max(0, math.floor(math.log2(high * base or 1) / 10))
+        one, unit = 1024.0**power / base, _BYTE_UNITS[power]
     top = _round_limit(high / one)
     ticks = [_digits(i * top / _INTERVALS) for i in range(_INTERVALS + 1)]
-    labels = with_unit(tick_labels(ticks), _BYTE_UNITS[power] if unit == "bytes" else unit)
-    return Axis(0.0, top * one, tuple(tick * one for tick in ticks), labels)
+    return Axis(0.0, top * one, tuple(tick * one for tick in ticks), with_unit(tick_labels(ticks), unit))
 
 
 def _round_limit(high: float) -> float:

@@ -129,7 +129,7 @@ def gpu_chart(column: GpuColumn, gpus: Sequence[GpuFacts], labels: Sequence[str]
     """
     unit = "bytes" if column.unit == "MiB" else symbol(column.unit)
     limit_name, level_name, air = _LIMITS.get(column.name, ("", "", 0.0))
-    limits = sorted({limit for gpu in gpus if (limit := getattr(gpu, limit_name, None))})
+    limits = sorted({limit for gpu in gpus if (limit := getattr(gpu, limit_name))}) if limit_name else []
     highest = column.maximum or max(limits, default=None)
     chart = Chart(
         key=f"gpu {column.name}",
@@ -177,8 +177,9 @@ def gpu_labels(part: GpuTelemetry) -> list[str]:
 
 
 def _recorded_gpu_charts(part: GpuTelemetry, record: RunRecord) -> list[Chart]:
-    labels = gpu_labels(part)
-    has_activity = any(_known(gpu.sm_activity) for gpu in part.gpus)
+    is_few = len(part.gpus) <= MAX_LINES
+    labels = gpu_labels(part) if is_few else []
+    has_activity = is_few and any(_known(gpu.sm_activity) for gpu in part.gpus)
     charts = [gpu_chart(c, part.gpus, labels, activity=has_activity and c.name == "util") for c in _RECORDED]
     return [_with_values(chart, record) for chart in charts]
 
@@ -266,9 +267,12 @@ def _value_text(
         word = "peak " if is_memory else "mean "
     if not parts:
         return "n/a"
-    low, high = amount_text(min(parts), chart.unit), amount_text(max(parts), chart.unit)
-    text = word + (high if low == high else f"{low} to {high}")
-    if not chart.whole:
-        return text
-    amount, _, unit = text.rpartition(" ")
-    return f"{amount if chart.whole.endswith(f' {unit}') else text} of {chart.whole}"
+    return word + joined([amount_text(min(parts), chart.unit), amount_text(max(parts), chart.unit)], chart.whole)
+
+
+def joined(ends: Sequence[str], whole: str) -> str:
+    """Return ``13.8 to 17.2 of 80 GiB``: a range and the amount that it is a part of, with a common unit once."""
+    texts = list(dict.fromkeys(ends)) + ([whole] if whole else [])
+    if len({text.rpartition(" ")[2] for text in texts}) == 1:
+        texts = [text.rpartition(" ")[0] for text in texts[:-1]] + texts[-1:]
+    return f"{' to '.join(texts[:-1])} of {texts[-1]}" if whole else " to ".join(texts)

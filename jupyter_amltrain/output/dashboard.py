@@ -14,8 +14,9 @@ import numpy as np
 
 from jupyter_amltrain.agent.telemetry.gpu_names import gpu_counts
 from jupyter_amltrain.kernel import run_charts as kernel_charts
+from jupyter_amltrain.kernel.chart_axes import metric_axis
 from jupyter_amltrain.kernel.min_max_history import MAX_BUCKETS
-from jupyter_amltrain.kernel.run_charts import MAX_LINES, gpu_chart, top_of
+from jupyter_amltrain.kernel.run_charts import MAX_LINES, fitted, gpu_chart, top_of
 from jupyter_amltrain.kernel.run_record import METRICS
 from jupyter_amltrain.kernel.telemetry import MIB, RunTelemetry
 from jupyter_amltrain.output.feed import RING, Columns, StreamFeed
@@ -66,7 +67,8 @@ class LiveChart:
 
     def __init__(self, chart: Chart, x: Any, layout: Layout | None = None) -> None:
         self.chart, self.x = chart, x
-        self.y = bqplot.LinearScale(**({"min": chart.y.min, "max": chart.y.max} if chart.y else {}))
+        limits = {"min": chart.y.min, "max": chart.y.max} if chart.y else {} if layout is None else {"min": 0.0}
+        self.y = bqplot.LinearScale(**limits)
         self.marks: list[Any] = []
         self.specs: list[Spec] = []
         if layout is not None:
@@ -148,6 +150,15 @@ class LiveChart:
                 {"kind": "span", "start": span.start, "end": span.end},
             )
 
+    def fit(self, low: float, high: float) -> None:
+        """Set the y axis for values between these, where no page does."""
+        axis = metric_axis(low, high) if self.chart.key.startswith("metric ") else fitted(self.chart, high)
+        with self.y.hold_sync():
+            self.y.min, self.y.max = axis.min, axis.max
+        with self._axis.hold_sync():
+            self._axis.num_ticks = None  # bqplot would leave out some of the ticks
+            self._axis.tick_values, self._axis.tick_labels = list(axis.ticks), _tick_labels(axis)
+
     def figure(self, *, titled: bool = False) -> Any:
         """Return the bqplot Figure.
 
@@ -159,10 +170,9 @@ class LiveChart:
         chart = self.chart
         margin = _TITLED_MARGIN if titled else _STRIP_MARGIN if chart.height == STRIP_HEIGHT else _MARGIN
         height = _TITLED_HEIGHT if titled else chart.height
-        unit = f" ({chart.unit})" if titled and chart.unit and chart.y is None else ""
         below = bqplot.Axis(scale=self.x, grid_lines="none", tick_style={"font-size": "10px"}, num_ticks=4)
         return bqplot.Figure(
-            title=", ".join(filter(None, (chart.title + unit, chart.note))),
+            title=", ".join(filter(None, (chart.title, chart.note))),
             marks=self.marks,
             axes=[below, self._axis],
             animation_duration=0,
@@ -179,11 +189,15 @@ class LiveChart:
         )
 
 
+def _tick_labels(axis: Axis) -> dict[str, str]:
+    # The page looks them up as JavaScript writes numbers.
+    return {repr(float(t)).removesuffix(".0"): label for t, label in zip(axis.ticks, axis.labels, strict=True)}
+
+
 def _axis(scale: Any, chart: Chart) -> Any:
     ticks: dict[str, Any] = {"num_ticks": 4}
     if chart.y is not None:
-        labels = {f"{tick:g}": label for tick, label in zip(chart.y.ticks, chart.y.labels, strict=True)}
-        ticks = {"tick_values": list(chart.y.ticks), "tick_labels": labels}
+        ticks = {"tick_values": list(chart.y.ticks), "tick_labels": _tick_labels(chart.y)}
     axis = bqplot.Axis(
         scale=scale,
         grid_lines="solid",

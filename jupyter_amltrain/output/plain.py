@@ -137,11 +137,15 @@ class _PlainDashboard:
         dashboard.add_metrics(tuple(entry.metrics.metrics))
         nodes = {node.node: rows_since(node, begin) for node in entry.telemetry.nodes()}
         for chart in dashboard.charts:
+            ends: list[float] = []
             for mark, spec in zip(chart.marks, chart.specs, strict=True):
                 points = self._points(spec, dashboard.plan, nodes, begin)
                 if points is not None:
                     with mark.hold_sync():
                         mark.x, mark.y = points
+                    ends += _ends(points[1])
+            if ends:
+                chart.fit(min(ends), max(ends))
         start = dashboard.plan.start
         shown = max(begin, start)
         with dashboard.x.hold_sync():
@@ -181,6 +185,14 @@ class _PlainDashboard:
             x = steps if len(set(steps)) != 1 or len(steps) == 1 else keep
             return np.array(x, float), np.array([[metric.values[i] for i in keep]])
         return None
+
+
+def _ends(values: Float32) -> list[float]:
+    """Return the least and the greatest value, if there are any."""
+    import numpy as np
+
+    known = values[np.isfinite(values)]
+    return [float(known.min()), float(known.max())] if known.size else []
 
 
 def _band(entry: Entry, field: str, top: str, nodes: dict[int, Any]) -> tuple[Float64, Float32]:

@@ -2,7 +2,7 @@ import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { choiceOf, drawn, MAX_SHOWN, MetricChoice, smooth } from '../src/charts/metricChoice';
 import { metricAxis } from '../src/charts/scale';
-import { partOf } from '../src/charts/values';
+import { joined } from '../src/charts/values';
 import { trans } from './english';
 
 const NAMES = ['a', 'b', 'c', 'd', 'e', 'f'];
@@ -33,10 +33,13 @@ test('a logarithmic axis has no place for zero', () => {
   assert.ok(narrow.labels.includes('0.2') && narrow.labels.includes('0.5'), String(narrow.labels));
 });
 
-test('a part has its unit once', () => {
-  assert.deepEqual([partOf('peak 12 GiB', '80 GiB', trans), partOf('300 MiB', '80 GiB', trans), partOf('7 %', '', trans)], [
-    'peak 12 of 80 GiB',
-    '300 MiB of 80 GiB',
-    '7 %'
-  ]);
+test('a range and its whole have a common unit once', () => {
+  const cases: [string[], string, string][] = [
+    [['13.8 GiB', '17.2 GiB'], '80 GiB', '13.8 to 17.2 of 80 GiB'],
+    [['900 MiB', '2 GiB'], '80 GiB', '900 MiB to 2 GiB of 80 GiB'],
+    [['7 %', '7 %'], '', '7 %'],
+    [['7 %', '9 %'], '', '7 to 9 %'],
+    [['n/a'], '', 'n/a']
+  ];
+  cases.forEach(([ends, whole, text]) => assert.equal(joined(ends, whole, trans), text));
 });

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from jupyter_amltrain.kernel import chart_axes
+from jupyter_amltrain.kernel.run_charts import joined
 
 #: ``labextension/test/axes.test.ts`` reads it, too.
 CASES = json.loads((Path(__file__).parents[1] / "golden" / "axes.json").read_text())
@@ -42,3 +43,9 @@ def test_limit_axis_marks_round_values_below_the_limit() -> None:
     assert axis.labels == ("0 GiB", "32 GiB", "64 GiB") and axis.max == pytest.approx(1.06 * 79.65 * 2**30)
     assert chart_axes.limit_axis(100, "%").labels == ("0 %", "25 %", "50 %", "75 %", "100 %")
     assert chart_axes.limit_axis(700, "W", 0.1).labels == ("0 W", "500 W")
+
+
+def test_joined_range_has_a_common_unit_once() -> None:
+    assert joined(["13.8 GiB", "17.2 GiB"], "80 GiB") == "13.8 to 17.2 of 80 GiB"
+    assert joined(["900 MiB", "2 GiB"], "80 GiB") == "900 MiB to 2 GiB of 80 GiB"
+    assert [joined(["7 %", "7 %"], ""), joined(["7 %", "9 %"], "")] == ["7 %", "7 to 9 %"]

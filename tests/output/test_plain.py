@@ -84,6 +84,10 @@ def test_plain_chart_with_empty_node_is_drawn(loop: LoopThread, tmp_path: Path) 
         return len(marks) == 3 and all(len(mark.x) == 20 for mark in marks)
 
     sources.until(drawn)
+    axes = {figure.title: figure.axes[1] for figure in all_of(box) if hasattr(figure, "marks")}
+    assert list(axes["GPU utilization"].tick_labels.values()) == ["0 %", "25 %", "50 %", "75 %", "100 %"]
+    assert {label.split(" ")[-1] for label in axes["GPU memory"].tick_labels.values()} == {"GiB"}
+    assert axes["Memory"].scale.min == 0
     util = [np.mean([files.busy(gpu, s)[0] for gpu in range(8)]) for s in range(20)]  # type: ignore[type-var]
     assert np.allclose(marks[0].y[1], util)
 

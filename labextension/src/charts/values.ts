@@ -2,10 +2,14 @@
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 
-/** A value and the whole of which it is a part: `12 of 80 GiB`. */
-export function partOf(text: string, whole: string, trans: TranslationBundle): string {
-  const unit = text.slice(text.lastIndexOf(' '));
-  return whole ? trans.__('%1 of %2', whole.endsWith(unit) ? text.slice(0, -unit.length) : text, whole) : text;
+/** A range and the whole of which it is a part, with a common unit once: `13.8 to 17.2 of 80 GiB`. */
+export function joined(ends: readonly string[], whole: string, trans: TranslationBundle): string {
+  const texts = [...new Set(ends), ...(whole ? [whole] : [])];
+  const units = new Set(texts.map(text => / \S+$/.exec(text)?.[0] ?? text));
+  const parts = units.size === 1 ? texts.map((text, i) => (i < texts.length - 1 ? text.replace(/ \S+$/, '') : text)) : texts;
+  const range = whole ? parts.slice(0, -1) : parts;
+  const text = range.length > 1 ? trans.__('%1 to %2', ...range) : range[0];
+  return whole ? trans.__('%1 of %2', text, whole) : text;
 }
 
 /** Show metrics that have one value. */

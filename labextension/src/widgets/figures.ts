@@ -2,7 +2,7 @@
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { extent } from '../charts/scale';
-import { partOf } from '../charts/values';
+import { joined } from '../charts/values';
 import { amount } from '../format';
 import type { StreamFeedModel } from './feed';
 import { columnsOf, specOf } from './frames';
@@ -117,8 +117,9 @@ export function figureValue(feed: StreamFeedModel, figure: number, trans: Transl
   }
   const [low, high] = range.map(value => amount(value, unit));
   if (!feed.ended) {
-    return partOf(low === high ? high : trans.__('%1 to %2', low, high), whole, trans);
+    return joined([low, high], whole, trans);
   }
   const mean = known.reduce((sum, value) => sum + value, 0) / known.length;
-  return partOf(isMemory ? trans.__('peak %1', high) : trans.__('mean %1', amount(mean, unit)), whole, trans);
+  const text = joined([isMemory ? high : amount(mean, unit)], whole, trans);
+  return isMemory ? trans.__('peak %1', text) : trans.__('mean %1', text);
 }
