@@ -112,8 +112,7 @@ def copy_tree(source: Path, target: Path, note: Callable[[str], None], within: P
     Parameters
     ----------
     within
-        Links are followed only to files in this folder; ``None`` follows all. Links to
-        folders are never followed.
+        Links are followed only to files in this folder; ``None`` follows all. Links to folders never are.
 
     Returns
     -------
