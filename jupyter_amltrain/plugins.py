@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.metadata
 import logging
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 #: Entry point group of other packages' backends; each value is a :class:`BackendKind`.
 GROUP = "jupyter_amltrain.backends"
@@ -89,9 +91,11 @@ def kinds() -> Kinds:
     return Kinds(tuple(found), broken)
 
 
-def _entry_points() -> Iterator[importlib.metadata.EntryPoint]:
+def _entry_points() -> Iterator[EntryPoint]:
     """Yield the entry points of the group; reading all groups of all packages would take ten times as long."""
-    for distribution in importlib.metadata.distributions():
+    from importlib.metadata import distributions
+
+    for distribution in distributions():
         if GROUP in (distribution.read_text("entry_points.txt") or ""):
             yield from distribution.entry_points.select(group=GROUP)
 

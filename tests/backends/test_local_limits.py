@@ -114,7 +114,7 @@ def test_local_yaml_job_with_one_process_is_accepted(tmp_path: Path, monkeypatch
     [
         ({"path": "https://example.org/iris.csv"}, "job.yml line 4, inputs.data.path: ", "--input data="),
         ({"path": "nowhere.csv"}, "job.yml line 4, inputs.data.path: ", "--input data="),
-        ({"nodes": 2}, "job.yml line 6, resources.instance_count: ", "cluster"),
+        ({"nodes": 2}, "job.yml line 6, resources.instance_count: ", "%aml_compute"),
         ({"each": "4"}, "job.yml line 7, distribution: ", "Azure"),
     ],
 )
