@@ -6,7 +6,6 @@ import contextlib
 import shutil
 import sys
 from collections.abc import Callable
-from html import escape
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -174,6 +173,8 @@ def sign_in_shower() -> Callable[[dict[str, Any]], None]:
 
 def sign_in_html(event: dict[str, Any]) -> str:
     """Return a sign-in as a link to click and a code to copy."""
+    from html import escape
+
     text, url, code = (str(event.get(key) or "") for key in ("text", "url", "code"))
     if not url.startswith("https://"):
         return f"<p>{escape(text)}</p>"
