@@ -1,4 +1,4 @@
-"""Checks that docstrings name only what exists: ``python -m tools.docstrings``; part of ``make check``.
+"""Checks that docstrings and maps name only what exists: ``python -m tools.docstrings``; part of ``make check``.
 
 The parameters of a docstring are those of its function or class, its attributes are set in the class, and each
 ``:func:`` or ``:class:`` names something of this package or of a library that the module imports.
@@ -137,15 +137,37 @@ def problems(path: Path, tree: ast.Module, known: set[str], classes: dict[str, a
             yield from (f"{here}:{line}: {title.lower()}: no {name!r}" for name in missing)
 
 
+#: Pages that lead to files, and the folders from which they name them.
+MAPS = ("docs/architecture.md", "docs/agent.md", "docs/plugins.md")
+_FOLDERS = ("", "jupyter_amltrain", "jupyter_amltrain/agent", "labextension/src/sections")
+_FILE = re.compile(r"`([\w./-]*\w\.(?:py|ts|css))`")
+
+
+def missing_files() -> Iterator[str]:
+    """Sentences about files that a map names and that do not exist."""
+    for page in MAPS:
+        for number, line in enumerate((ROOT / page).read_text(encoding="utf-8").splitlines(), 1):
+            for name in _FILE.findall(line):
+                if "/" not in name:
+                    found = any(ROOT.glob(f"jupyter_amltrain/**/{name}")) or any(
+                        ROOT.glob(f"labextension/src/**/{name}")
+                    )
+                else:
+                    found = any((ROOT / folder / name).exists() for folder in _FOLDERS)
+                if not found:
+                    yield f"{page}:{number}: no file {name!r}"
+
+
 def main() -> int:
     """Print each name that does not exist; 1 if there is one."""
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sources()}
     known = set(dir(builtins)) | modules() | {name for tree in trees.values() for name in defined(tree)}
     classes = {node.name: node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
     found = [text for path, tree in trees.items() for text in problems(path, tree, known, classes)]
+    found += missing_files()
     print("\n".join(found))
     if found:
-        print(f"{len(found)} names in docstrings do not exist.")
+        print(f"{len(found)} names in docstrings and maps do not exist.")
     return 1 if found else 0
 
 

@@ -174,7 +174,7 @@ class DeleteReply(Reply, frozen=True, kw_only=True):
     confirmation
         The data that would be lost: the user has to confirm.
     unrecorded
-        Runs of `ask` without a record in MLflow.
+        Of the runs in `confirmation`, those without a record in MLflow.
     errors
         Errors by handle.
     """

@@ -69,7 +69,7 @@ def best_text(board: SweepBoard) -> str:
 
 
 def goal_text(board: SweepBoard) -> str:
-    """Return ``maximize val_accuracy, sampling: random, early stopping: median(5), 4 at a time``."""
+    """Return ``maximize val_accuracy, sampling: random, early stopping: median_stopping, 4 at a time``."""
     parts = [f"{board.goal} {board.metric}"]
     parts += [f"sampling: {shorten(board.sampler, 60)}"] if board.sampler else []
     parts += [f"early stopping: {shorten(board.policy, 60)}"] if board.policy else []

@@ -86,9 +86,11 @@ class EarlyStopping:
             best = float(scores.max())
             limit = _bandit_limit(policy, best)
             rule = f"the limit of bandit for a best value of {self._text(best)}"
-        else:
+        elif isinstance(policy, MedianStopping):
             limit = _median(scores)
             rule = "the median of the running averages"
+        else:
+            raise TypeError(f"no rule for {policy!r}")
         if own >= limit:
             return None
         side = "below" if self._sign > 0 else "above"

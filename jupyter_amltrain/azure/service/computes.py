@@ -433,7 +433,9 @@ def attached_entity(kind: str, name: str, settings: Mapping[str, Any], secrets: 
             namespace=str(settings.get("namespace") or "default"),
             identity=managed_identity,
         )
-    return entities.SynapseSparkCompute(name=name, resource_id=resource_id, identity=managed_identity)
+    if kind == "synapse-spark":
+        return entities.SynapseSparkCompute(name=name, resource_id=resource_id, identity=managed_identity)
+    raise ValueError(f"no compute of kind {kind!r} is attached")
 
 
 def create(call: ServiceCall, *, workspace: str, kind: str, name: str, settings: Mapping[str, Any]) -> Row:
@@ -448,7 +450,7 @@ def create(call: ServiceCall, *, workspace: str, kind: str, name: str, settings:
     existing = adopt_existing(call, ws, kind, name, settings)
     if existing is not None:
         return existing
-    entity = cluster_entity if kind == "amlcompute" else instance_entity
+    entity = {"amlcompute": cluster_entity, "instance": instance_entity}[kind]
     request_create(call, ws, lambda: entity(name, settings), name, settings)
     return wait_created(call, ws, name, settings, "Creating")
 

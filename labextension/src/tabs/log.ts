@@ -16,7 +16,7 @@ import { quiet, runLine } from './tabText';
 const PART_BYTES = 128 * 1024;
 
 /** Delays in milliseconds between requests for the last bytes of the log of an ended run. */
-const TAIL_LINES = [500, 1000, 2000, 4000, 8000];
+const RETRY_MS = [500, 1000, 2000, 4000, 8000];
 
 export class LogTab extends Widget {
   constructor(
@@ -188,7 +188,7 @@ export class LogTab extends Widget {
       this._failure = error instanceof Refused ? error.message : '';
       if (!(error instanceof Refused) && !this.isDisposed) {
         // For an ended run, no other event triggers a new request.
-        this._pollTimer = setTimeout(() => void this._read(), TAIL_LINES[2]);
+        this._pollTimer = setTimeout(() => void this._read(), RETRY_MS[2]);
       }
     } finally {
       this._reading = false;
@@ -266,12 +266,12 @@ export class LogTab extends Widget {
   /** Request the last bytes of an ended run, which may arrive after its end, or poll the log of a child. */
   private _askAgain(): void {
     if (this.child || this._rank) {
-      this._pollTimer = this._ended ? undefined : setTimeout(() => void this._read(), TAIL_LINES[2]);
+      this._pollTimer = this._ended ? undefined : setTimeout(() => void this._read(), RETRY_MS[2]);
       return;
     }
     const row = this._model.run(this.handle);
-    if (row && TERMINAL.has(row.state) && !this._ended && this._last < TAIL_LINES.length) {
-      this._pollTimer = setTimeout(() => void this._read(), TAIL_LINES[this._last++]);
+    if (row && TERMINAL.has(row.state) && !this._ended && this._last < RETRY_MS.length) {
+      this._pollTimer = setTimeout(() => void this._read(), RETRY_MS[this._last++]);
     }
   }
 
