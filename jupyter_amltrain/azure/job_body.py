@@ -24,7 +24,7 @@ from jupyter_amltrain.azure import terms as azure_terms
 from jupyter_amltrain.azure.environments import environment_body, environment_shown
 from jupyter_amltrain.azure.sweep_body import sweep_from_rest, sweep_to_rest
 from jupyter_amltrain.errors import CommandError, SpecError
-from jupyter_amltrain.jobs.launch import code_place, restarts_of, script_argv
+from jupyter_amltrain.jobs.launch import code_place, copied_fields, restarts_of, script_argv
 from jupyter_amltrain.jobs.scaling import slice_limits
 from jupyter_amltrain.jobs.snapshot import Snapshot
 from jupyter_amltrain.schema import az_yaml, az_yaml_job, searched_values
@@ -465,21 +465,13 @@ def job_file(spec: JobSpec) -> dict[str, Any]:
     searched, switches = _searched(spec), searched_values.switches(spec)
     return {
         "schema": 1,
-        "run": "",
-        "name": "",
+        **copied_fields(spec),
+        **dict.fromkeys(("run", "name", "experiment", "notebook_dir", "project"), ""),
         "argv": argv_of(spec),
         "cwd": spec.working_place,
         "env": {},
         **({"code": place} if (place := code_place(spec)) else {}),
-        "gpus": spec.resources.gpus,
-        "timeout": spec.timeout,
-        "require_gpu": spec.require_gpu,
-        "gpu_grace": spec.gpu_grace,
         **({"restarts": restarts} if (restarts := restarts_of(spec)) else {}),
-        "out": list(spec.out_names),
-        "experiment": "",
-        "notebook_dir": "",
-        "project": "",
         "tracking": {"run_id": "", "mode": spec.tracking},
         "snapshot": {},
         "spec": {
