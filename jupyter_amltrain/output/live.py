@@ -14,8 +14,8 @@ import uuid
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
+from jupyter_amltrain.kernel.gpu_record import MANY_GPUS, gpu_record, note_of
 from jupyter_amltrain.kernel.run_provider import RunProvider
-from jupyter_amltrain.kernel.run_record import MANY_GPUS, gpu_record, note_of
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.kernel.sweep_board import board_of
 from jupyter_amltrain.kernel.telemetry import NodeTelemetry

@@ -6,8 +6,9 @@ from concurrent.futures import Future
 from typing import Any
 
 from jupyter_amltrain.errors import TargetUnreachable, UnknownRun
+from jupyter_amltrain.kernel.gpu_record import TABLE_FIGURES, gpu_record, note_of
 from jupyter_amltrain.kernel.observers import FrameCallback
-from jupyter_amltrain.kernel.run_record import TABLE_FIGURES, gpu_record, note_of, record_of
+from jupyter_amltrain.kernel.run_record import record_of
 from jupyter_amltrain.kernel.session import controller
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.kernel.telemetry import MIB, NodeTelemetry, known

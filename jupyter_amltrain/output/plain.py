@@ -128,7 +128,7 @@ class _PlainDashboard:
             self._runs.change_viewers_of(handle, -viewers)
 
     def _draw(self) -> None:
-        from jupyter_amltrain.kernel.run_record import gpu_record
+        from jupyter_amltrain.kernel.gpu_record import gpu_record
         from jupyter_amltrain.output.tables import table_html
 
         entry, dashboard = self._entry, self._dashboard

@@ -20,6 +20,19 @@ from jupyter_amltrain.schema.scaling import ScalingSlice
 from jupyter_amltrain.schema.sweep import Sweep
 from jupyter_amltrain.schema.taken import Taken
 
+__all__ = ["GPU_IDS", "MAX_NAME", "REQUIRE_GPU", "Distribution", "JobSpec", "Resources", "validated"]
+
+#: Maximum length of a name, set by MLflow names, run folders and process titles.
+MAX_NAME = 64
+
+#: Actions for a job that does not use its GPUs; empty means ``warn``.
+REQUIRE_GPU = ("", "stop", "warn")
+
+#: Format of the job's ``CUDA_VISIBLE_DEVICES``; empty means ``uuid``.
+GPU_IDS = ("", "uuid", "index")
+
+_ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
 IDENTITIES = ("user", "managed", "aml")
 
 SERVICES = ("jupyterlab", "vscode", "tensorboard", "ssh")
@@ -195,20 +208,6 @@ def _arguments(args: tuple[str, ...]) -> Iterator[tuple[str, str]]:
         else:
             yield flag, word
         flag = word.lstrip("-") if word.startswith("-") and not equals else ""
-
-
-__all__ = ["GPU_IDS", "MAX_NAME", "REQUIRE_GPU", "Distribution", "JobSpec", "Resources", "validated"]
-
-#: Maximum length of a name, set by MLflow names, run folders and process titles.
-MAX_NAME = 64
-
-#: Actions for a job that does not use its GPUs; empty means ``warn``.
-REQUIRE_GPU = ("", "stop", "warn")
-
-#: Format of the job's ``CUDA_VISIBLE_DEVICES``; empty means ``uuid``.
-GPU_IDS = ("", "uuid", "index")
-
-_ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 #: Word of ``--out`` for all values that a run keeps.

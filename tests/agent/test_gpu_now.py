@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from jupyter_amltrain.agent.processes import command_of, short_command, user_of
-from jupyter_amltrain.kernel.run_record import gpu_record
+from jupyter_amltrain.kernel.gpu_record import gpu_record
 from jupyter_amltrain.kernel.telemetry import RunTelemetry
 from jupyter_amltrain.kernel.watcher import _valid_summary
 from jupyter_amltrain.output.tables import table_html

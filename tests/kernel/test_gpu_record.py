@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from jupyter_amltrain.kernel.run_record import POINTS, gpu_record, throttle_text
+from jupyter_amltrain.kernel.gpu_record import POINTS, gpu_record, throttle_text
 from jupyter_amltrain.kernel.telemetry import MIB, RunTelemetry
 from tests import telemetry_files as files
 

@@ -11,7 +11,8 @@ import pytest
 
 from jupyter_amltrain.agent.telemetry.gpu_names import gpu_name
 from jupyter_amltrain.errors import CommandError
-from jupyter_amltrain.kernel.run_record import gpu_record, record_of
+from jupyter_amltrain.kernel.gpu_record import gpu_record
+from jupyter_amltrain.kernel.run_record import record_of
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.output.dashboard import Dashboard, host_charts
 from jupyter_amltrain.output.layout import layout_of
