@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jupyter_amltrain.agent.telemetry.gpu_columns import ACTIVITY, BY_NAME, FIGURES, LAST, MAX, MIN
+from jupyter_amltrain.agent.telemetry.gpu_columns import ACTIVITY, BY_NAME, GPU_COLUMNS, LAST, MAX, MIN
 from jupyter_amltrain.agent.telemetry.gpu_names import gpu_name
 from jupyter_amltrain.agent.telemetry.torch_memory import TORCH
 from jupyter_amltrain.kernel.min_max_history import known_mean
@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 
     Float32 = NDArray[np.float32]
 
-#: Figures whose newest values the table shows, where the device has them.
-TABLE_FIGURES = tuple(column.name for column in FIGURES if column.heading)
+#: Columns whose newest values the table shows in a way of their own.
+_OWN_READINGS = ("util", "memory", "power", "temperature", "sm_clock", "mem_clock", "throttle", "ecc")
+#: Other columns whose newest values it shows, where the device has them.
+TABLE_FIGURES = tuple(column.name for column in GPU_COLUMNS if column.heading and column.name not in _OWN_READINGS)
 
 #: Series of a record with their decimals and factor.
 _SERIES = {"util": (1, 1.0), "peak": (0, 1.0), "memory": (0, MIB), "power": (1, 1.0), ACTIVITY: (0, 1.0)}
@@ -248,7 +250,8 @@ def _now(node: NodeTelemetry, i: int) -> dict[str, Any]:
         return None if column is None or newest is None else known(node.ring[column, newest])
 
     mask = known(slow.get("throttle"))
-    figures = {name: value for name in TABLE_FIGURES if (value := reading(name)) is not None}
+    values = {name: known(slow.get(name)) if name in slow else reading(name) for name in TABLE_FIGURES}
+    figures = {name: value for name, value in values.items() if value is not None}
     return {
         "util": reading("util"),
         "memory": _bytes(reading("memory")),

@@ -7,8 +7,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from jupyter_amltrain.agent.telemetry.gpu_columns import FIGURES, GPU_COLUMNS, symbol
+from jupyter_amltrain.agent.telemetry.gpu_columns import GPU_COLUMNS, symbol
 from jupyter_amltrain.agent.telemetry.gpu_names import gpu_name
+from jupyter_amltrain.kernel.gpu_record import TABLE_FIGURES
 from jupyter_amltrain.schema.record import GpuProcess, GpuSeries, GpuTelemetry
 from jupyter_amltrain.text import bytes_text
 
@@ -164,14 +165,15 @@ def _tables(part: GpuTelemetry | None, run: bool) -> list[tuple[tuple[str, ...],
     return tables
 
 
+_LISTED = tuple(column for column in GPU_COLUMNS if column.name in TABLE_FIGURES)
 #: Title, readings and unit of figures that only some devices report.
 _FIGURES = tuple(
     (
         heading,
-        tuple(column.name for column in FIGURES if column.heading == heading),
-        " " + next(symbol(column.unit) for column in FIGURES if column.heading == heading),
+        tuple(column.name for column in _LISTED if column.heading == heading),
+        " " + next(symbol(column.unit) for column in _LISTED if column.heading == heading),
     )
-    for heading in dict.fromkeys(column.heading for column in FIGURES if column.heading)
+    for heading in dict.fromkeys(column.heading for column in _LISTED)
 )
 #: Tooltips of column titles.
 _MEANINGS = {

@@ -52,5 +52,5 @@ def test_request_of_released_page_is_decoded(op: str) -> None:
 
 
 def test_golden_file_has_every_operation_and_event() -> None:
-    assert set(GOLD["operations"]) == set(OPERATIONS)
+    assert set(GOLD["operations"]) == set(OPERATIONS), "new ones are added by: python -m tests.frontend.wire"
     assert set(GOLD["events"]) == {event.__struct_config__.tag for event in EVENTS}
