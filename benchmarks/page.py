@@ -85,7 +85,7 @@ class Page:
             reply = self.ask("dashboard", handle=handle, page="bench")
             if reply.get("feed"):
                 return str(reply["feed"])
-            if reply.get("why") or not reply.get("ok"):
+            if reply.get("reason") or not reply.get("ok"):
                 raise RuntimeError(str(reply))
             time.sleep(0.05)
 

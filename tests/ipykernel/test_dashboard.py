@@ -65,7 +65,7 @@ class Front:
             assert reply["ok"], reply
             if reply["feed"]:
                 return str(reply["feed"])
-            assert not reply["why"], reply
+            assert not reply["reason"], reply
             time.sleep(0.2)
         raise AssertionError("no feed")
 
