@@ -91,4 +91,4 @@ class Page:
 
     def is_tick(self, message: Message) -> bool:
         """Whether a message brings ticks of the feed."""
-        return message.comm == self.feed != "" and "s" in message.inner
+        return message.comm == self.feed != "" and "n" in message.inner

@@ -6,23 +6,17 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jupyter_amltrain.agent.telemetry.gpu_names import gpu_name
 from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.frontend.clients import MAX_MESSAGES_PER_S, FrontendClient
 from jupyter_amltrain.frontend.protocol import Gpus, Meter
 from jupyter_amltrain.kernel.run_provider import RunProvider
+from jupyter_amltrain.kernel.samples import Columns, Samples, encode, period_of
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.kernel.telemetry import MIB, NodeTelemetry, known
 from jupyter_amltrain.loop import TokenBucket
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    Float32 = NDArray[np.float32]
-    Float64 = NDArray[np.float64]
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +36,6 @@ METER_RETRY_S = 30.0
 MAX_PAST_SAMPLES = 600
 #: Events do not wait for a node whose newest sample is older than this number of periods.
 _STALE_PERIODS = 4.0
-#: The value for "unknown" in uint8.
-_UNKNOWN = 255
 
 
 class _GpuStream:
@@ -65,7 +57,7 @@ class _Reader:
     """State of one client of a stream."""
 
     def __init__(self) -> None:
-        self.ticks: GpuTicks | None = None
+        self.samples: GpuSamples | None = None
         self.pace = TokenBucket(MAX_MESSAGES_PER_S, 1)
         self.timer: Any = None
         self.note = ""
@@ -99,7 +91,7 @@ class GpuStreams:
         for stream in self._all.values():
             reader = stream.clients.get(client)
             if reader is not None:
-                reader.ticks, reader.note, reader.ended = None, "", False
+                reader.samples, reader.note, reader.ended = None, "", False
                 self._kick(stream, client)
 
     async def sample(self, source: str) -> str:
@@ -120,8 +112,8 @@ class GpuStreams:
         stream = self._all.get(source)
         if stream is None or stream.entry is None:
             return 0, None
-        ticks = GpuTicks(stream.entry)
-        return ticks.count, ticks.mean()
+        nodes = list(stream.entry.telemetry.nodes())
+        return sum(len(node.gpus) for node in nodes), _mean(nodes)
 
     def _stream(self, source: str) -> _GpuStream:
         stream = self._all.get(source)
@@ -225,9 +217,9 @@ class GpuStreams:
                 reader.pace.wait()
                 client.send(Gpus, source=source, first=True, note=stream.reason, ended=True)
             return
-        if reader.ticks is None:
-            reader.ticks = GpuTicks(entry)
-        samples, note = reader.ticks.next(), note_of(entry)
+        if reader.samples is None:
+            reader.samples = GpuSamples(entry)
+        samples, note = reader.samples.next(), note_of(entry)
         ended = entry.run.status.state.terminal
         if samples is None and note == reader.note and not ended:
             return
@@ -329,10 +321,8 @@ class GpuMeters:
             self.forget(client)
 
 
-class GpuTicks:
-    """Samples of one source for one client: one table of all nodes, packed for the wire.
-
-    The table has one row per sample of the first node.
+class GpuSamples:
+    """Samples of one source for one client: one table of all nodes, with the samples of the first node as rows.
 
     Parameters
     ----------
@@ -342,123 +332,75 @@ class GpuTicks:
 
     def __init__(self, entry: Entry) -> None:
         self.entry = entry
-        self._shape: tuple[Any, ...] | None = None
+        self._columns: list[Columns] = []
         self._sent = 0  #: number of the first node's next sample
-
-    def _nodes(self) -> list[NodeTelemetry]:
-        return list(self.entry.telemetry.nodes())
 
     def next(self) -> tuple[dict[str, Any], list[bytes]] | None:
         """Return the fields of the next event and its buffers; ``None`` if there are no new samples.
 
         The first event, and the one after a change of the machine's devices, includes past samples.
         """
-        nodes = self._nodes()
+        nodes = list(self.entry.telemetry.nodes())
         if not nodes:
             return None
-        shape = tuple((node.node, id(node.columns)) for node in nodes)
-        first = shape != self._shape
+        first = [columns.node for columns in self._columns] != nodes or any(columns.stale for columns in self._columns)
         if first:
+            self._columns = [Columns(node, (*_host(self.entry), *_series(node, "util", "memory"))) for node in nodes]
             self._sent = max(0, nodes[0].ticks - MAX_PAST_SAMPLES)
-        t, own = nodes[0].since(self._sent)
-        late = t > self._ready(nodes)
+        own = self._columns[0].since(self._sent)
+        late = own.t > self._ready(nodes)
         if late.any():
-            t, own = t[: late.argmax()], own[:, : late.argmax()]
-        if not len(t) and not first:
+            own = own._replace(t=own.t[: late.argmax()], values=own.values[:, : late.argmax()])
+        if not len(own.t) and not first:
             return None
         behind = nodes[0].ticks - self._sent  # of the first node; the others may have a few more samples
-        self._sent = max(self._sent, nodes[0].ticks - nodes[0].ticks_in_ring) + len(t)
-        self._shape = shape
-        fields: dict[str, Any] = {"n": len(t), "first": first, "period": _period(nodes[0]), "lost": _lost(nodes)}
+        self._sent = own.first + len(own.t)
+        fields: dict[str, Any] = {"first": first, "period": period_of(nodes[0]), "lost": _lost(nodes)}
         if first:
             fields |= _facts(nodes)
-        return fields, self._packed(nodes, t, own, behind + 60)
+        return fields, [self._encoded(own, behind + 60)]
 
     def _ready(self, nodes: list[NodeTelemetry]) -> float:
         """Return the unix seconds up to which all active nodes have sent their samples."""
-        period, newest = _period(nodes[0]), nodes[0].last_t or 0.0
+        period, newest = period_of(nodes[0]), nodes[0].last_t or 0.0
         if self.entry.run.status.state.terminal:
             return float("inf")
         others = [node.last_t for node in nodes[1:] if node.last_t is not None]
         return min((t + period / 2 for t in others if newest - t < _STALE_PERIODS * period), default=float("inf"))
 
-    def _packed(self, nodes: list[NodeTelemetry], t: Float64, own: Float32, max_samples: int) -> list[bytes]:
+    def _encoded(self, own: Samples, newest: int) -> bytes:
+        """Return CPU and memory of the first host as values, utilization and memory of all GPUs in percent."""
         import numpy as np
 
-        utils, memories = [], []
-        for node in nodes:
-            values = own if node is nodes[0] else _at(node, t, max_samples)
-            for i, gpu in enumerate(node.gpus):
-                name = f"gpu{gpu.get('index', i)}"
-                total = known(gpu.get("memory_total"))
-                used = _row(node, values, f"{name}.memory")
-                utils.append(_percent(_row(node, values, f"{name}.util")))
-                memories.append(_percent(used / total * 100 if total else np.full(len(t), np.nan)))
-        empty = np.zeros((0, len(t)), np.uint8)
-        host = np.stack(_host(nodes[0], own, self.entry.kind), axis=1)
-        return [
-            t.astype(np.float64).tobytes(),
-            np.ascontiguousarray(np.array(utils or empty, dtype=np.uint8).T).tobytes(),
-            np.ascontiguousarray(np.array(memories or empty, dtype=np.uint8).T).tobytes(),
-            host.astype(np.float32).tobytes(),
-        ]
-
-    def mean(self) -> float | None:
-        """Return the current mean utilization of all GPUs in percent; ``None`` without measurements."""
-        import numpy as np
-
-        values = []
-        for node in self._nodes():
-            if node.ticks:
-                newest = node.ring[:, (node.ticks - 1) % len(node.t)]
-                names = [f"gpu{gpu.get('index', i)}.util" for i, gpu in enumerate(node.gpus)]
-                values += [float(newest[node.index[name]]) for name in names if name in node.index]
-        measured = [value for value in values if not np.isnan(value)]
-        return round(sum(measured) / len(measured), 1) if measured else None
-
-    @property
-    def count(self) -> int:
-        """Number of GPUs of all nodes."""
-        return sum(len(node.gpus) for node in self._nodes())
+        tables = [own.values, *(columns.at(own.t, newest) for columns in self._columns[1:])]
+        utils, used = zip(*(np.split(table[2:], 2) for table in tables), strict=True)
+        nodes = [columns.node for columns in self._columns]
+        totals = [known(gpu.get("memory_total")) or np.nan for node in nodes for gpu in node.gpus]
+        memories = np.concatenate(used) / np.array(totals, np.float32)[:, None] * 100
+        host = own.values[:2]
+        if self.entry.kind == "monitor":
+            cores = known(nodes[0].header.get("cpus")) or 1.0
+            host = host * np.array([[cores], [1.0]], np.float32)
+        return encode([own._replace(values=host)], np.concatenate([*utils, memories]))
 
 
-def _at(node: NodeTelemetry, t: Float64, max_samples: int) -> Float32:
-    """Return all columns of a node at the times `t`, ``(columns, n)``; NaN without a sample near the time."""
+def _mean(nodes: list[NodeTelemetry]) -> float | None:
+    """Return the current mean utilization of all GPUs in percent; ``None`` without measurements."""
     import numpy as np
 
-    times, rows = node.since(max(0, node.ticks - max_samples))
-    out = np.full((len(node.columns), len(t)), np.nan, np.float32)
-    if not len(times) or not len(t):
-        return out
-    at = np.clip(np.searchsorted(times, t), 0, len(times) - 1)
-    before = np.maximum(at - 1, 0)
-    nearer = np.abs(times[before] - t) < np.abs(times[at] - t)
-    at = np.where(nearer, before, at)
-    near = np.abs(times[at] - t) <= _period(node)
-    out[:, near] = rows[:, at[near]]
-    return out
+    newest = [Columns(node, _series(node, "util")).since(node.ticks - 1).values for node in nodes if node.ticks]
+    values = np.concatenate([np.zeros(0), *(rows[:, -1] for rows in newest)])
+    return None if np.isnan(values).all() else round(float(np.nanmean(values)), 1)
 
 
-def _row(node: NodeTelemetry, values: Float32, name: str) -> Float32:
-    import numpy as np
-
-    column = node.index.get(name, -1)
-    row: Float32 = values[column] if column >= 0 else np.full(values.shape[1], np.nan, np.float32)
-    return row
+def _series(node: NodeTelemetry, *fields: str) -> list[str]:
+    """Return the series of all GPUs, field after field."""
+    return [f"gpu{gpu.get('index', i)}.{field}" for field in fields for i, gpu in enumerate(node.gpus)]
 
 
-def _percent(row: Any) -> Any:
-    import numpy as np
-
-    return np.where(np.isnan(row), _UNKNOWN, np.clip(np.rint(np.nan_to_num(row)), 0, 100)).astype(np.uint8)
-
-
-def _host(node: NodeTelemetry, values: Float32, kind: str) -> list[Any]:
-    """Return CPU (percent of one core) and memory (bytes): of the run's processes, for a monitor of the machine."""
-    if kind == "run":
-        return [_row(node, values, "cpu"), _row(node, values, "memory")]
-    cores = known(node.header.get("cpus")) or 1.0
-    return [_row(node, values, "host_cpu") * cores, _row(node, values, "host_memory")]
+def _host(entry: Entry) -> tuple[str, str]:
+    """Return the series of CPU and memory: of the run's processes, for a monitor of the machine."""
+    return ("cpu", "memory") if entry.kind == "run" else ("host_cpu", "host_memory")
 
 
 def _lost(nodes: list[NodeTelemetry]) -> tuple[int, ...]:
@@ -471,9 +413,10 @@ def _facts(nodes: list[NodeTelemetry]) -> dict[str, Any]:
     gpus = [(node, i, gpu) for node in nodes for i, gpu in enumerate(node.gpus)]
     totals = [known(gpu.get("memory_total")) for _, _, gpu in gpus]
     cpus = known(nodes[0].header.get("cpus"))
+    several = len({node.node for node, _, _ in gpus}) > 1
     return {
-        "labels": tuple(f"{node.node}:{gpu.get('index', i)}" for node, i, gpu in gpus),
-        "titles": tuple(gpu_name({"index": i, **gpu}) for _, i, gpu in gpus),
+        "labels": tuple((f"n{node.node} " if several else "") + gpu_name({"index": i, **gpu}) for node, i, gpu in gpus),
+        "nodes": tuple(node.node for node, _, _ in gpus),
         "names": tuple(str(gpu.get("name") or "") for _, _, gpu in gpus),
         "memory": tuple(None if total is None else total * MIB for total in totals),
         "cpus": None if cpus is None else int(cpus),
@@ -494,7 +437,3 @@ def note_of(entry: Entry) -> str:
     if entry.run.status.state.terminal:
         return "This run has no samples: it was too short, never started, or its machine cannot measure them."
     return ""
-
-
-def _period(node: NodeTelemetry) -> float:
-    return known(node.header.get("period")) or 1.0

@@ -20,7 +20,7 @@ from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.schema.rows import RunRow, TargetRow, WorkspaceRow
 
 #: Version of the protocol: incremented by every incompatible change.
-VERSION = 3
+VERSION = 4
 #: Message types on the control channel.
 REQUEST, REPLY = "amltrain_request", "amltrain_reply"
 #: Name of the events' comm target; the kernel has no handler for it.
@@ -195,9 +195,9 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="
 class Gpus(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="gpus"):
     """Samples of the GPUs that the client subscribed to; at most two messages a second.
 
-    Buffers of n ticks and G GPUs: float64 ``(n,)`` unix seconds; uint8 ``(n, G)`` percent utilization;
-    uint8 ``(n, G)`` percent of memory; float32 ``(n, 2)`` host: percent of one core, bytes of memory. 255 and
-    NaN mean *unknown*.
+    The buffer, if there are new samples, is a message of `jupyter_amltrain.kernel.samples` with one part. Its values
+    are the first host's CPU (percent of one core) and memory (bytes); its percentages are the utilization of
+    each GPU, then the memory of each.
 
     Attributes
     ----------
@@ -206,9 +206,9 @@ class Gpus(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="gpu
     first
         These samples, up to 600 past ones, replace those that the client has.
     labels
-        One for each GPU, ``"node:index"``; only with `first`.
-    titles
-        Display name of each, ``GPU 0 MIG 1``; only with `first`.
+        Display name of each GPU: ``GPU 0 MIG 1``, or ``n1 GPU 3`` with several nodes; only with `first`.
+    nodes
+        Node of each GPU; only with `first`.
     names
         Product names of the GPUs, in the same order; only with `first`.
     memory
@@ -227,10 +227,9 @@ class Gpus(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="gpu
 
     seq: int
     source: str
-    n: int = 0
     first: bool = False
     labels: tuple[str, ...] = ()
-    titles: tuple[str, ...] = ()
+    nodes: tuple[int, ...] = ()
     names: tuple[str, ...] = ()
     memory: tuple[float | None, ...] = ()
     lost: tuple[int, ...] = ()

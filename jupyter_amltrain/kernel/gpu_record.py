@@ -14,6 +14,7 @@ from jupyter_amltrain.agent.telemetry.gpu_names import gpu_name
 from jupyter_amltrain.agent.telemetry.torch_memory import TORCH
 from jupyter_amltrain.kernel.min_max_history import known_mean
 from jupyter_amltrain.kernel.run_charts import MAX_LINES
+from jupyter_amltrain.kernel.samples import whole_percents
 from jupyter_amltrain.kernel.telemetry import MIB, NodeTelemetry, RunTelemetry, grid, known, on_grid
 from jupyter_amltrain.schema.record import (
     GpuBand,
@@ -204,8 +205,8 @@ def _heat(nodes: Sequence[NodeTelemetry], labels: Sequence[tuple[int, int]]) -> 
         last = max(node.last_t or 0.0 for node in nodes)
         begins = np.linspace(begins[0], max(last, begins[-1]), min(most, len(begins)), endpoint=False)
     util = _tables(nodes, ("util",), begins)["util"][1]
-    cells = np.where(np.isnan(util), 255, np.clip(np.rint(util), 0, 100)).astype(np.uint8)
-    return GpuHeat(labels=tuple(f"{n}:{i}" for n, i in labels), columns=len(begins), cells=cells.tobytes().hex())
+    cells = whole_percents(util).hex()
+    return GpuHeat(labels=tuple(f"{n}:{i}" for n, i in labels), columns=len(begins), cells=cells)
 
 
 def _processes(nodes: Sequence[NodeTelemetry]) -> list[GpuProcess]:

@@ -91,7 +91,7 @@ class NodeTelemetry:
         What happened to the GPUs and the driver: unix seconds (``None`` in files of earlier versions) and sentence.
     changes
         Grows before and after every change of ring and history, so it is odd during a change: readers on
-        other threads repeat until it was even and unchanged (``output/feed.py``, snapshots).
+        other threads repeat until it was even and unchanged (``kernel/samples.py``, snapshots).
     """
 
     def __init__(self, node: int) -> None:

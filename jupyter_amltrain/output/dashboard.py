@@ -18,8 +18,9 @@ from jupyter_amltrain.kernel.chart_axes import metric_axis
 from jupyter_amltrain.kernel.min_max_history import MAX_BUCKETS
 from jupyter_amltrain.kernel.run_charts import MAX_LINES, fitted, gpu_chart, top_of
 from jupyter_amltrain.kernel.run_record import METRICS
+from jupyter_amltrain.kernel.samples import Columns
 from jupyter_amltrain.kernel.telemetry import MIB, RunTelemetry
-from jupyter_amltrain.output.feed import RING, Columns, StreamFeed
+from jupyter_amltrain.output.feed import RING, StreamFeed
 from jupyter_amltrain.output.layout import HOST_PREFIX, Layout, windows
 from jupyter_amltrain.output.palette import BEST, STOPPED
 from jupyter_amltrain.output.palette import GPUS as COLORS

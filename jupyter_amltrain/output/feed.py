@@ -12,108 +12,20 @@ page send.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import ipywidgets
 import traitlets
 from ipywidgets.widgets.widget import widget_serialization
 
+from jupyter_amltrain.kernel.samples import Columns, encode
 from jupyter_amltrain.kernel.telemetry import RING_TICKS, NodeTelemetry
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 MODULE, MODULE_VERSION = "jupyter-amltrain", "^0.1.0"
 
 #: See :attr:`StreamFeed.delay`: however many nodes, a dashboard sends at most 50 messages per second.
 _DELAY_PER_NODE_S = 0.01
-
-#: Head of a node's ticks in a message of several nodes; little-endian.
-_HEAD = [("node", "<u2"), ("count", "<u2"), ("first", "<u4")]
-
-
-class Columns:
-    """The series of a node that a page receives, and their encoding.
-
-    Parameters
-    ----------
-    names
-        Series of the node in wire order. Unknown series are sent as NaN.
-    """
-
-    def __init__(self, node: NodeTelemetry, names: Sequence[str]) -> None:
-        self.node = node
-        self.names = tuple(names)
-        self._of = node.columns
-        self._index = [node.index.get(name, -1) for name in names]
-
-    @property
-    def stale(self) -> bool:
-        """Whether the node's series have changed since this object was created."""
-        return self._of is not self.node.columns
-
-    def _pick(self, table: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the rows of `table` (series first) that are sent."""
-        import numpy as np
-
-        picked = table[self._index]
-        if -1 in self._index:
-            picked[[k for k, i in enumerate(self._index) if i < 0]] = np.nan
-        return np.ascontiguousarray(picked, dtype=np.float32)
-
-    def ticks(self, first: int) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-        """Return times ``(k,)`` and values ``(columns, k)`` of the ticks from number `first` on."""
-        t, rows = self.node.since(first)
-        return t, self._pick(rows)
-
-    def frames(self, first: int) -> Iterable[tuple[dict[str, Any], list[bytes]]]:
-        """Yield messages with the ticks from number `first` on."""
-        t, rows = self.ticks(first)
-        if not len(t):
-            return
-        head: dict[str, Any] = {"n": self.node.node, "s": self.node.ticks - len(t)}
-        if len(t) == 1:
-            yield head, [t.tobytes() + rows.tobytes()]
-        else:
-            yield {**head, "k": len(t)}, [t.tobytes(), rows.tobytes()]
-
-    def snapshot(self) -> tuple[dict[str, Any], list[bytes]]:
-        """Return ring and history as of now: head, and the buffers ``[x, y, buckets]``.
-
-        Safe on any thread: a reloaded page requests the state of every widget, and the main
-        thread replies while the loop adds ticks.
-        """
-        while True:
-            before = self.node.changes
-            try:
-                snapshot = self._snapshot()
-            except (IndexError, ValueError):
-                if before == self.node.changes:
-                    raise
-                continue
-            if not before % 2 and before == self.node.changes:
-                return snapshot
-            time.sleep(0)  # yield to the loop thread
-
-    def _snapshot(self) -> tuple[dict[str, Any], list[bytes]]:
-        t, rows = self.node.since(0)
-        pyramid = self.node.history
-        count = pyramid.count
-        buckets = pyramid.t[:count].tobytes()
-        for values in pyramid.values:
-            buckets += self._pick(values[:, :count]).tobytes()
-        head = {
-            "n": self.node.node,
-            "s": self.node.ticks,
-            "k": len(t),
-            "b": count,
-            "w": pyramid.width,
-            "p": pyramid.filled,
-        }
-        return head, [t.tobytes(), self._pick(rows).tobytes(), buckets]
 
 
 def _snapshot(_value: Any, feed: StreamFeed) -> dict[str, Any]:
@@ -122,15 +34,6 @@ def _snapshot(_value: Any, feed: StreamFeed) -> dict[str, Any]:
         head, (x, y, buckets) = columns.snapshot()
         nodes.append({**head, "x": memoryview(x), "y": memoryview(y), "buckets": memoryview(buckets)})
     return {"nodes": nodes}
-
-
-def bfloat16(values: NDArray[np.float32]) -> bytes:
-    """Return the values as bfloat16, the upper half of a float32: its range and NaN, with 3 digits."""
-    import numpy as np
-
-    halves: NDArray[np.uint16] = ((values.view(np.uint32) + np.uint32(0x8000)) >> 16).astype(np.uint16)
-    halves[np.isnan(values)] = 0x7FC0  # rounding can carry into the sign of a NaN
-    return halves.tobytes()
 
 
 class StreamFeed(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no types
@@ -164,10 +67,7 @@ class StreamFeed(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no 
     snapshot = traitlets.Any(None, allow_none=True).tag(sync=True, to_json=_snapshot)
 
     def __init__(self, columns: Sequence[Columns], **traits: Any) -> None:
-        self.columns = tuple(columns)
-        self._by_node = {c.node.node: c for c in self.columns}
-        #: Number of the next tick to send, by node.
-        self.sent = {c.node.node: c.node.ticks for c in self.columns}
+        self.use(columns)
         #: Readings of the tables to send with the next ticks: version, texts if they have changed, float32 values.
         self.readings: tuple[int, Sequence[str], bytes] | None = None
         super().__init__(**traits)
@@ -176,6 +76,7 @@ class StreamFeed(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no 
         """Send other series from now on; the page learns of them from `layout` and requests the past."""
         self.columns = tuple(columns)
         self._by_node = {c.node.node: c for c in self.columns}
+        #: Number of the next tick to send, by node.
         self.sent = {c.node.node: c.node.ticks for c in self.columns}
 
     def is_stale(self, node: NodeTelemetry) -> bool:
@@ -190,36 +91,18 @@ class StreamFeed(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no 
         return 0.0 if count == 1 else min(_DELAY_PER_NODE_S * count, self.layout.get("period") or 1.0, 1.0)
 
     def push(self) -> None:
-        """Send all new ticks: one message per call. Loop thread only."""
-        if len(self.columns) == 1:
-            (columns,) = self.columns
-            for head, buffers in columns.frames(self.sent[columns.node.node]):
-                self._send_ticks(head, buffers)
-        else:
-            self._send_together()
-        self.sent = {c.node.node: c.node.ticks for c in self.columns}
+        """Send all new ticks in one message, unless there are none. Loop thread only.
 
-    def _send_together(self) -> None:
-        """Send the new ticks of several nodes: heads, then all times, then all values, node after node.
-
-        A head is node and count (uint16) and the number of the first tick (uint32). Where a dashboard shows
-        means and ranges of many GPUs, values are sent with 3 digits (`bfloat16`).
+        Where a dashboard shows means and ranges of many GPUs of several nodes, values are sent with 3 digits.
         """
-        import numpy as np
-
-        heads: list[tuple[int, int, int]] = []
-        times, values = [], []
-        for columns in self.columns:
-            if columns.stale:  # the page opens another dashboard
-                continue
-            t, rows = columns.ticks(self.sent[columns.node.node])
-            if len(t):
-                heads.append((columns.node.node, len(t), columns.node.ticks - len(t)))
-                times.append(t.tobytes())
-                values.append(bfloat16(rows) if self.heat else rows.tobytes())
-        if heads:
-            content = {"batch": True, "bfloat16": True} if self.heat else {"batch": True}
-            self._send_ticks(content, [np.array(heads, _HEAD).tobytes(), b"".join(times), b"".join(values)])
+        # A page opens another dashboard for nodes whose series have changed.
+        new = [columns.since(self.sent[columns.node.node]) for columns in self.columns if not columns.stale]
+        parts = [part for part in new if len(part.t)]
+        if parts:
+            halves = self.heat and len(self.columns) > 1
+            content = {"n": len(parts), "halves": True} if halves else {"n": len(parts)}
+            self._send_ticks(content, [encode(parts, halves=halves)])
+        self.sent = {c.node.node: c.node.ticks for c in self.columns}
 
     def _send_ticks(self, content: dict[str, Any], buffers: list[bytes]) -> None:
         """Send ticks, with the readings of the tables if there are new ones.

@@ -3,7 +3,7 @@
 export const RUN_MIME = 'application/vnd.amltrain.run+json';
 export const GROUP_MIME = 'application/vnd.amltrain.runs+json';
 export const RECORD_SCHEMA = 1;
-export const PROTOCOL_VERSION = 3;
+export const PROTOCOL_VERSION = 4;
 export const REQUEST = 'amltrain_request';
 export const EVENTS = 'amltrain_events';
 
@@ -234,10 +234,9 @@ export interface IGpus {
   type: 'gpus';
   seq: number;
   source: string;
-  n: number;
   first: boolean;
   labels: string[];
-  titles: string[];
+  nodes: number[];
   names: string[];
   memory: (number | null)[];
   lost: number[];

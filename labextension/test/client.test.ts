@@ -49,7 +49,7 @@ test('a refusal keeps the sentence of the kernel', async () => {
 
 test('another protocol version is reported', async () => {
   const { fake } = channel({ ...comms, [REQUEST]: () => ({ version: PROTOCOL_VERSION + 1, ok: true }) });
-  await assert.rejects(new KernelClient(fake).request('hello', {}), /version 4, .*version 3/);
+  await assert.rejects(new KernelClient(fake).request('hello', {}), /version 5, .*version 4/);
   assert.equal((await new KernelClient(fake).probe(10)).kind, 'other-version');
 });
 

@@ -3,7 +3,7 @@ import { test } from 'node:test';
 import { INodeSnapshot, ITicks, NodeHistory, Ring } from '../src/charts/series';
 import { columnsOf, decode, fromState, MetricStore } from '../src/widgets/frames';
 
-const bytes = (...parts: (Float64Array | Float32Array)[]): DataView => {
+const bytes = (...parts: (Float64Array | Float32Array | Uint16Array | Uint8Array)[]): DataView => {
   // As in a websocket message: somewhere inside, at an address that fits no number.
   const length = parts.reduce((n, part) => n + part.byteLength, 0);
   const memory = new Uint8Array(length + 3);
@@ -14,6 +14,17 @@ const bytes = (...parts: (Float64Array | Float32Array)[]): DataView => {
   }
   return new DataView(memory.buffer, 3, length);
 };
+/** A message of samples: node, first tick, times and values of each part. */
+function message(...parts: [node: number, first: number, t: number[], y: number[]][]): DataView {
+  const heads = new Uint8Array(8 * parts.length);
+  parts.forEach(([node, first, t], p) => {
+    const head = new DataView(heads.buffer, 8 * p);
+    head.setUint16(0, node, true);
+    head.setUint16(2, t.length, true);
+    head.setUint32(4, first, true);
+  });
+  return bytes(heads, f8(...parts.flatMap(([, , t]) => t)), f4(...parts.flatMap(([, , , y]) => y)));
+}
 const f8 = (...x: number[]) => Float64Array.from(x);
 const f4 = (...x: number[]) => Float32Array.from(x);
 
@@ -27,21 +38,25 @@ test('a ring keeps the newest in their order', () => {
   assert.deepEqual([0, 1, 2, 3].map(i => ring.value(1, i)), [-7, -8, -9, -10]);
 });
 
+/** The parts of a message whose nodes have `width` series. */
+const parts = (sent: DataView, count = 1, width = 1): ITicks[] =>
+  (decode({ n: count }, [sent], () => width) as { parts: ITicks[] }).parts;
+
 test('a tick is one buffer at any address', () => {
-  const frame = decode({ n: 2, s: 7 }, [bytes(f8(1700000000.25), f4(1, NaN, 3))]) as ITicks;
-  assert.deepEqual([frame.kind, frame.node, frame.first, frame.count], ['ticks', 2, 7, 1]);
+  const [frame] = parts(message([2, 7, [1700000000.25], [1, NaN, 3]]), 1, 3);
+  assert.deepEqual([frame.node, frame.first, frame.count], [2, 7, 1]);
   assert.deepEqual([...frame.t], [1700000000.25]);
   assert.deepEqual([...frame.y], [1, NaN, 3]);
 });
 
-test('a batch is columns one after the other', () => {
+test('several ticks are columns one after the other', () => {
   const history = new NodeHistory(2, 8, 4, 1);
-  assert.ok(history.take(decode({ n: 0, s: 0, k: 3 }, [bytes(f8(1, 2, 3)), bytes(f4(10, 11, 12, 20, 21, 22))]) as ITicks));
+  assert.ok(history.take(parts(message([0, 0, [1, 2, 3], [10, 11, 12, 20, 21, 22]]), 1, 2)[0]));
   const rows = history.rows(0);
   assert.deepEqual([0, 1, 2].map(i => [rows.t(i), rows.mean(0, i), rows.mean(1, i)]), [[1, 10, 20], [2, 11, 21], [3, 12, 22]]);
 });
 
-const tick = (s: number): ITicks => decode({ n: 0, s }, [bytes(f8(100 + s), f4(s))]) as ITicks;
+const tick = (s: number): ITicks => parts(message([0, s, [100 + s], [s]]))[0];
 
 test('what is known is passed over, a gap is not', () => {
   const history = new NodeHistory(1, 8, 4, 1);
@@ -50,8 +65,7 @@ test('what is known is passed over, a gap is not', () => {
   assert.equal(history.ring.length, 2);
   assert.equal(history.take(tick(4)), false);
   assert.equal(history.ring.next, 2);
-  const batch = decode({ n: 0, s: 1, k: 4 }, [bytes(f8(101, 102, 103, 104)), bytes(f4(1, 2, 3, 4))]) as ITicks;
-  assert.ok(history.take(batch));
+  assert.ok(history.take(parts(message([0, 1, [101, 102, 103, 104], [1, 2, 3, 4]]))[0]));
   assert.deepEqual([history.ring.next, history.ring.length, history.last], [5, 5, 104]);
   assert.ok(history.take(tick(9), true), 'who has waited long enough goes on after the hole');
   assert.equal(history.last, 109);
@@ -119,21 +133,15 @@ test('a metric that goes back to an earlier step is drawn from left to right', (
   assert.deepEqual(logged([0, 5], [2, 4], [1, 3], [3, 2]), [[0, 5], [1, 3], [2, 4], [3, 2]]);
 });
 
-test('a batch has the ticks of several nodes, each with columns of its own', () => {
-  const heads = new DataView(new ArrayBuffer(16));
-  heads.setUint16(0, 3, true);
-  heads.setUint16(2, 2, true);
-  heads.setUint32(4, 70000, true);
-  heads.setUint16(8, 300, true);
-  heads.setUint16(10, 1, true);
-  heads.setUint32(12, 5, true);
+test('a message has the ticks of several nodes, each with columns of its own', () => {
   const columns = (node: number) => (node === 3 ? 2 : 1);
-  const sent = [heads, bytes(f8(1, 2, 9)), bytes(f4(10, 11, 20, 21, 1.5))];
-  const parts = (decode({ batch: true }, sent, columns) as { parts: ITicks[] }).parts;
-  assert.deepEqual(parts.map(({ node, first, count }) => [node, first, count]), [[3, 70000, 2], [300, 5, 1]]);
-  assert.deepEqual(parts.map(({ t, y }) => [[...t], [...y]]), [[[1, 2], [10, 11, 20, 21]], [[9], [1.5]]]);
+  const sent = message([3, 70000, [1, 2], [10, 11, 20, 21]], [300, 5, [9], [1.5]]);
+  const all = (decode({ n: 2 }, [sent], columns) as { parts: ITicks[] }).parts;
+  assert.deepEqual(all.map(({ node, first, count }) => [node, first, count]), [[3, 70000, 2], [300, 5, 1]]);
+  assert.deepEqual(all.map(({ t, y }) => [[...t], [...y]]), [[[1, 2], [10, 11, 20, 21]], [[9], [1.5]]]);
   const halves = Uint16Array.of(0x4120, 0x7fc0, 0x41a0, 0x41a8, 0x3fc0); // 10, NaN, 20, 21, 1.5
-  const rough = decode({ batch: true, bfloat16: true }, [heads, bytes(f8(1, 2, 9)), halves], columns) as { parts: ITicks[] };
+  const start = bytes(new Uint8Array(sent.buffer, sent.byteOffset, 2 * 8 + 3 * 8), halves);
+  const rough = decode({ n: 2, halves: true }, [start], columns) as { parts: ITicks[] };
   assert.deepEqual(rough.parts.map(({ y }) => [...y]), [[10, NaN, 20, 21], [1.5]]);
 });
 

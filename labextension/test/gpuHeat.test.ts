@@ -21,9 +21,9 @@ test('rows of a node touch; nodes are apart', () => {
 
 test('the newest tick is at the right edge, and a young stream leaves the left empty', () => {
   const store = new GpuStore();
-  const head: any = { source: 'a', n: 3, first: true, labels: ['0:0'], names: ['x'], memory: [null], period: 1, note: '' };
-  const bytes = Uint8Array.from([1, 2, 3]);
-  store.push({ head, t: Float64Array.from([100, 101, 102]), util: bytes, memory: bytes, host: new Float32Array(6) });
+  const head: any = { source: 'a', first: true, labels: ['GPU 0'], names: ['x'], memory: [null], period: 1, note: '' };
+  const y = Float32Array.from([0, 0, 0, 0, 0, 0, 1, 2, 3, 1, 2, 3]);
+  store.push({ head, ticks: { node: 0, first: 0, count: 3, t: Float64Array.from([100, 101, 102]), y } });
   assert.deepEqual(columnsOf(store), { count: 60, empty: 57 });
   const chart = fieldChart(trans, store, 'util');
   assert.deepEqual([[...chart.x as Float64Array], chart.xAxis.ticks, chart.last], [[0, 1, 2], [-57, 2], '3 %']);
@@ -38,9 +38,9 @@ test('cells of the heat map computed as ticks come equal those computed at once'
   const store = new GpuStore();
   const cells = new HeatCells();
   for (let i = 0; i < 1400; i += 1 + (i % 7)) {
-    const head: any = { source: 'a', n: 1, first: !i, labels: ['0:0', '0:1'], names: [], memory: [], period: 1, note: '' };
-    const util = Uint8Array.from([i % 101, i % 13 ? (3 * i) % 101 : 255]);
-    store.push({ head, t: Float64Array.of(i), util, memory: util, host: new Float32Array(2) });
+    const head: any = { source: 'a', first: !i, labels: ['GPU 0', 'GPU 1'], names: [], memory: [], period: 1, note: '' };
+    const y = Float32Array.of(0, 0, i % 101, i % 13 ? (3 * i) % 101 : NaN, 0, 0);
+    store.push({ head, ticks: { node: 0, first: i, count: 1, t: Float64Array.of(i), y } });
     const each = i < 300 ? 1 : 3;
     const whole = new HeatCells();
     const before = cells.first;

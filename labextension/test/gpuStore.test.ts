@@ -6,21 +6,19 @@ import { CAPACITY, GpuStore } from '../src/sections/gpuStore';
 
 function frame(times: number[], util: number[][], more: Record<string, unknown> = {}): IGpuFrame {
   const head: any = {
-    type: 'gpus', seq: 0, source: 'a/1', n: times.length, first: false, labels: [], names: [], memory: [],
+    type: 'gpus', seq: 0, source: 'a/1', first: false, labels: [], nodes: [], names: [], memory: [], lost: [],
     cpus: null, host_memory: null, period: 1, note: '', ended: false, ...more
   };
   if (head.first) {
-    head.labels = util[0].map((_: number, g: number) => `0:${g}`);
+    head.labels = util[0].map((_: number, g: number) => `GPU ${g}`);
+    head.nodes = util[0].map(() => 0);
     head.names = util[0].map(() => 'A100');
     head.memory = util[0].map(() => 2 ** 30);
   }
-  return {
-    head,
-    t: Float64Array.from(times),
-    util: Uint8Array.from(util.flat()),
-    memory: Uint8Array.from(util.flat().map(x => (x === 255 ? 255 : x / 2))),
-    host: Float32Array.from(times.flatMap(t => [t, NaN]))
-  };
+  const columns = (util[0] ?? []).map((_, g) => util.map(row => (row[g] === 255 ? NaN : row[g])));
+  const memory = columns.map(column => column.map(x => x / 2));
+  const y = Float32Array.from([times, times.map(() => NaN), ...columns, ...memory].flat());
+  return { head, ticks: times.length ? { node: 0, first: 0, count: times.length, t: Float64Array.from(times), y } : null };
 }
 
 test('mean, range and latest values are those of the GPUs that can tell', () => {

@@ -37,7 +37,7 @@ test('the meter tells what is new of the target in use', () => {
   const reported: (number | null)[] = [];
   const meter = new Meter(value => reported.push(value));
   const frame = (source: string, util: number) =>
-    ({ head: { source, n: 1 }, util: Uint8Array.of(util) }) as unknown as IGpuFrame;
+    ({ head: { source }, ticks: { count: 1, y: Float32Array.of(0, 0, util, 0) } }) as unknown as IGpuFrame;
   meter.frame(frame('target:box', 30), 'box');
   meter.frame(frame('target:box', 30), 'box');
   meter.frame(frame('target:other', 99), 'box');

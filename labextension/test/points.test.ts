@@ -15,7 +15,7 @@ function stored(): IStored {
     const history = new NodeHistory(columns.length, 32, 8, 1);
     for (let at = 0; at < 10; at++) {
       const y = Float32Array.of(10 * i + at, 50);
-      assert.ok(history.take({ kind: 'ticks', node: 5 * i, first: at, count: 1, t: Float64Array.of(100 + at), y }));
+      assert.ok(history.take({ node: 5 * i, first: at, count: 1, t: Float64Array.of(100 + at), y }));
     }
     return history;
   });

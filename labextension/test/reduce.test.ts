@@ -6,7 +6,7 @@ import { dashed } from '../src/widgets/frames';
 function history(values: (i: number) => number[], n: number, capacity = 3600, at = (i: number) => 1000 + i): NodeHistory {
   const found = new NodeHistory(values(0).length, capacity, 64, 1);
   for (let i = 0; i < n; i++) {
-    found.take({ kind: 'ticks', node: 0, first: i, count: 1, t: Float64Array.of(at(i)), y: Float32Array.from(values(i)) });
+    found.take({ node: 0, first: i, count: 1, t: Float64Array.of(at(i)), y: Float32Array.from(values(i)) });
   }
   return found;
 }

@@ -192,18 +192,19 @@ test('a sparkline has a stretch for each side of a hole', () => {
 });
 
 test('ticks of GPUs come out of unaligned buffers, and broken ones are dropped', () => {
-  const bytes = new Uint8Array(3 + 16);
-  new DataView(bytes.buffer).setFloat64(3, 7, true);
-  new DataView(bytes.buffer).setFloat64(11, 8, true);
-  const view = (part: ArrayBuffer) => new DataView(part);
-  const head = { type: 'gpus', seq: 1, source: 'x', n: 2 } as any;
-  const util = Uint8Array.from([10, 20, 30, 255]).buffer;
-  const host = new Float32Array(4).buffer;
-  const frame = gpuFrame(head, [new DataView(bytes.buffer, 3, 16), view(util), view(util), view(host)]);
-  assert.deepEqual([...frame!.t], [7, 8]);
-  assert.equal(meanUtil(frame!), 30);
-  assert.equal(gpuFrame({ ...head, n: 3 }, [view(util)]), null);
-  assert.equal(meanUtil(gpuFrame({ ...head, n: 0 }, [])!), null);
+  const bytes = new Uint8Array(3 + 8 + 16 + 16 + 8);
+  const view = new DataView(bytes.buffer, 3);
+  view.setUint16(2, 2, true);
+  [7, 8].forEach((t, i) => view.setFloat64(8 + 8 * i, t, true));
+  [100, 200, 1e9, NaN].forEach((value, i) => view.setFloat32(24 + 4 * i, value, true));
+  bytes.set([10, 30, 20, 255, 1, 2, 3, 4], 3 + 40); // two GPUs
+  const head = { type: 'gpus', seq: 1, source: 'x' } as any;
+  const { ticks } = gpuFrame(head, [view])!;
+  assert.deepEqual([...ticks!.t], [7, 8]);
+  assert.deepEqual([...ticks!.y], [100, 200, 1e9, NaN, 10, 30, 20, NaN, 1, 2, 3, 4]);
+  assert.equal(meanUtil({ head, ticks }), 30);
+  assert.equal(gpuFrame(head, [new DataView(bytes.buffer, 3, 20)]), null);
+  assert.equal(meanUtil(gpuFrame(head, [])!), null);
 });
 
 test('every state but ready says something; what can be done has a button', () => {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 
 import numpy as np
 import pytest
@@ -28,11 +29,15 @@ def ticks(house: EventHarness, comm: str = "c") -> tuple[Gpus, dict[str, np.ndar
             first, found = event, {"t": [], "util": [], "memory": [], "host": []}
         if first is None or not buffers:
             continue
-        g = len(first.labels)
-        found["t"].append(np.frombuffer(buffers[0], np.float64))
-        found["util"].append(np.frombuffer(buffers[1], np.uint8).reshape(event.n, g))
-        found["memory"].append(np.frombuffer(buffers[2], np.uint8).reshape(event.n, g))
-        found["host"].append(np.frombuffer(buffers[3], np.float32).reshape(event.n, 2))
+        (data,), gpus = buffers, len(first.labels)
+        node, n, number = struct.unpack_from("<HHI", data)
+        values, percents = 8 + 8 * n, 8 + 8 * n + 8 * n
+        assert node == 0 and number >= 0
+        found["t"].append(np.frombuffer(data[8:values], np.float64))
+        found["host"].append(np.frombuffer(data[values:percents], np.float32).reshape(2, n).T)
+        util, memory = np.frombuffer(data[percents:], np.uint8).reshape(2, gpus, n)
+        found["util"].append(util.T)
+        found["memory"].append(memory.T)
     assert first is not None
     return first, {name: np.concatenate(parts) for name, parts in found.items()}
 
@@ -53,7 +58,8 @@ def test_gpu_stream_of_run_is_in_order(house: EventHarness, target: str, gpus: i
     until(lambda: count_of(house) > 30)
     first, found = ticks(house)
     assert first.source == handle and len(first.labels) == gpus == len(first.names) == len(first.memory)
-    assert first.labels[0] == "0:0" and len(set(first.labels)) == gpus
+    assert first.labels[0] == ("GPU 0" if len(set(first.nodes)) == 1 else "n0 GPU 0")
+    assert len(set(first.labels)) == gpus == len(first.nodes)
     assert first.cpus and first.host_memory and first.period == 0.1
     assert (np.diff(found["t"]) > 0).all() and np.allclose(np.diff(found["t"]), 0.1, atol=0.02)
     known = found["util"] != 255
@@ -74,7 +80,8 @@ def test_gpu_stream_sends_at_most_600_past_samples_first(house: EventHarness) ->
     house.open()
     house.ask(gpus=handle)
     until(lambda: house.heard(Gpus))
-    assert house.heard(Gpus)[0].first and house.heard(Gpus)[0].n == 600
+    first, (data,) = next((event, buffers) for _, event, buffers in house.sent["c"] if isinstance(event, Gpus))
+    assert first.first and struct.unpack_from("<HHI", data)[1] == 600
     until(lambda: count_of(house) > 605)
     assert (np.diff(ticks(house)[1]["t"]) > 0).all()
 

@@ -51,7 +51,7 @@ def test_content_of_no_request_is_refused(content: dict[str, Any]) -> None:
 def test_every_reply_has_version_and_ok() -> None:
     for operation in OPERATIONS.values():
         fields = {field.name: field.default for field in msgspec.structs.fields(operation.reply)}
-        assert fields["version"] == protocol.VERSION == 3 and fields["ok"] is True
+        assert fields["version"] == protocol.VERSION == 4 and fields["ok"] is True
     assert ErrorReply(error="no").ok is False
 
 

@@ -15,7 +15,7 @@ from msgspec import inspect
 from jupyter_amltrain.frontend import protocol
 from tools.protocol_types import EVENTS
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "frontend-protocol-3.json"
+GOLDEN = Path(__file__).parents[1] / "golden" / "frontend-protocol-4.json"
 
 
 def example(kind: inspect.Type, name: str = "") -> Any:

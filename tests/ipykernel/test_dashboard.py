@@ -12,6 +12,7 @@ import pytest
 
 from jupyter_amltrain.frontend import protocol
 from tests.fakes import nvml
+from tests.output.test_feed import decoded
 from tests.tiers import thorough
 
 from .harness import DEADLINE, Kernel, kernel
@@ -87,15 +88,11 @@ class Front:
                     self.buffers = {tuple(map(str, p)): b for p, b in zip(paths, message["buffers"], strict=True)}
             elif message["msg_type"] == "comm_msg" and content["comm_id"] == self.comm:
                 inner = content["data"].get("content") or {}
-                if "s" in inner:
-                    self._take(inner, [bytes(b) for b in message["buffers"]])
-
-    def _take(self, head: dict[str, Any], buffers: list[bytes]) -> None:
-        count = head.get("k", 1)
-        data = b"".join(buffers)
-        t, values = np.frombuffer(data[: 8 * count]), np.frombuffer(data[8 * count :], np.float32)
-        for j, column in enumerate(values.reshape(-1, count).T):
-            self.ticks.append((head["s"] + j, float(t[j]), column))
+                if "n" in inner:
+                    columns = {node["node"]: node["columns"] for node in self.feed["layout"]["nodes"]}
+                    (part,) = decoded(inner, bytes(message["buffers"][0]), columns)
+                    for j, column in enumerate(part.values.T):
+                        self.ticks.append((part.first + j, float(part.t[j]), column))
 
 
 @pytest.mark.parametrize("gpus", [64, *thorough(1, 8)])

@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from jupyter_amltrain.kernel.samples import Columns, Samples, bfloat16, encode
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.kernel.telemetry import NodeTelemetry
 from jupyter_amltrain.output.dashboard import Dashboard
-from jupyter_amltrain.output.feed import Columns, StreamFeed, bfloat16
+from jupyter_amltrain.output.feed import StreamFeed
 from jupyter_amltrain.output.layout import Layout, layout_of
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Phase, Run, RunState, RunStatus, make_handle
 from tests import telemetry_files as files
+
+
+def decoded(content: dict[str, Any], data: bytes, columns: Mapping[int, Any]) -> list[Samples]:
+    """The parts of a message of ticks; `columns` are those of each node."""
+    heads = list(struct.iter_unpack("<HHI", data[: 8 * content["n"]]))
+    t, y = data[8 * content["n"] :], data[8 * (content["n"] + sum(count for _, count, _ in heads)) :]
+    found = []
+    for node, count, first in heads:
+        size = len(columns[node]) * count * (2 if content.get("halves") else 4)
+        part, y = y[:size], y[size:]
+        if content.get("halves"):
+            part = (np.frombuffer(part, np.uint16).astype(np.uint32) << 16).tobytes()
+        found.append(
+            Samples(node, first, np.frombuffer(t[: 8 * count]), np.frombuffer(part, np.float32).reshape(-1, count))
+        )
+        t = t[8 * count :]
+    assert not y
+    return found
 
 
 class Page:
@@ -26,24 +47,17 @@ class Page:
 
     def __init__(self, feed: StreamFeed) -> None:
         self.messages: list[tuple[dict[str, Any], list[bytes]]] = []
-        self.bytes = 0
+        self.bytes = 0  #: of the buffers, and of the content's JSON
         feed.send = self._take  # type: ignore[method-assign]
 
     def _take(self, content: dict[str, Any], buffers: list[bytes] | None = None) -> None:
         self.messages.append((content, buffers or []))
-        self.bytes += sum(len(b) for b in buffers or [])
+        self.bytes += sum(len(b) for b in buffers or []) + len(json.dumps(content))
 
-    def ticks(self, columns: int) -> tuple[np.ndarray, np.ndarray]:
-        """Times ``(k,)`` and values ``(columns, k)`` of all tick messages."""
-        times, values = [], []
-        for content, buffers in self.messages:
-            if "k" in content:
-                times.append(np.frombuffer(buffers[0]))
-                values.append(np.frombuffer(buffers[1], np.float32).reshape(columns, -1))
-            elif "s" in content:
-                times.append(np.frombuffer(buffers[0][:8]))
-                values.append(np.frombuffer(buffers[0][8:], np.float32).reshape(columns, 1))
-        return np.concatenate(times), np.concatenate(values, axis=1)
+    def ticks(self, columns: Mapping[int, Any]) -> tuple[np.ndarray, np.ndarray]:
+        """Times ``(k,)`` and values ``(columns, k)`` of all tick messages of one node."""
+        parts = [decoded(content, buffers[0], columns)[0] for content, buffers in self.messages if "n" in content]
+        return np.concatenate([part.t for part in parts]), np.concatenate([part.values for part in parts], axis=1)
 
 
 def entry_of(**more: Any) -> Entry:
@@ -75,13 +89,13 @@ def test_feed_sends_scripted_curve(gpus: int, tmp_path: Path) -> None:
         entry.telemetry.feed(0, line)
         feed.push()
     names = layout.columns[0]
-    t, values = page.ticks(len(names))
+    t, values = page.ticks(layout.columns)
     assert list(t) == [files.START + s for s in range(first, 130)]
     for gpu in {0, gpus // 2, gpus - 1}:
         for k, name in enumerate(("util", "peak", "memory", "power")):
             expected = [files.busy(gpu, s)[k] for s in range(first, 130)]
             assert values[names.index(f"gpu{gpu}.{name}")].tolist() == expected
-    assert page.bytes == (130 - first) * (8 + 4 * len(names))  # a tick each, no more
+    assert page.bytes == (130 - first) * (len('{"n": 1}') + 8 + 8 + 4 * len(names))  # a tick each, no more
     assert len(page.messages) == 130 - first
 
 
@@ -93,7 +107,7 @@ def test_feed_peak_contains_burst_between_samples(tmp_path: Path) -> None:
     layout, feed, page = connected(entry)
     entry.telemetry.feed(0, b"".join(data[3:]))
     feed.push()
-    t, values = page.ticks(len(layout.columns[0]))
+    t, values = page.ticks(layout.columns)
     peak = values[layout.columns[0].index("gpu0.peak")]
     assert t[int(peak.argmax())] == files.START + 41 and peak.max() == 100 and np.median(peak) == 3
 
@@ -107,8 +121,9 @@ def test_feed_after_short_absence_sends_missing_samples(tmp_path: Path) -> None:
     seen = node.ticks
     entry.telemetry.feed(0, b"".join(lines[50:]))
     feed.catch_up([seen])
-    t, values = page.ticks(len(layout.columns[0]))
-    assert len(page.messages) == 1 and page.messages[0][0]["s"] == seen and t[-1] == node.last_t
+    t, values = page.ticks(layout.columns)
+    (content, (data,)), *more = page.messages
+    assert not more and decoded(content, data, layout.columns)[0].first == seen and t[-1] == node.last_t
     assert values.shape[1] == node.ticks - seen
     feed.push()
     assert len(page.messages) == 1  # nothing is sent twice
@@ -151,23 +166,9 @@ def tick_of(gpus: int, seq: int, value: bytes = b"5") -> bytes:
     return b"[%d,%f,%s]\n" % (seq, files.START + seq, b",".join([value] * (len(files.HOST) + 6 * gpus)))
 
 
-def batches(page: Page, layout: Layout) -> list[dict[int, tuple[int, list[float], np.ndarray]]]:
-    """Of each message, by node: number of the first tick, times and values ``(columns, k)``."""
-    found = []
-    for content, (heads, times, values) in page.messages:
-        assert content["batch"]
-        t, y, of_message = list(np.frombuffer(times)), values, dict[int, tuple[int, list[float], np.ndarray]]()
-        for node, count, first in struct.iter_unpack("<HHI", heads):
-            columns = len(layout.columns[node])
-            size = columns * count * (2 if content.get("bfloat16") else 4)
-            part, y = y[:size], y[size:]
-            if content.get("bfloat16"):
-                part = (np.frombuffer(part, np.uint16).astype(np.uint32) << 16).tobytes()
-            of_message[node] = first, t[:count], np.frombuffer(part, np.float32).reshape(columns, count)
-            t = t[count:]
-        assert not t and not y
-        found.append(of_message)
-    return found
+def batches(page: Page, layout: Layout) -> list[dict[int, Samples]]:
+    """The samples in each message, by node."""
+    return [{part.node: part for part in decoded(content, data, layout.columns)} for content, (data,) in page.messages]
 
 
 def test_feed_of_two_nodes_sends_one_message_for_both(tmp_path: Path) -> None:
@@ -184,10 +185,10 @@ def test_feed_of_two_nodes_sends_one_message_for_both(tmp_path: Path) -> None:
     feed.push()
     feed.push()
     only, both = batches(page, layout)
-    assert list(only) == [1] and only[1][0] == 30 and only[1][1] == [files.START + 30]
-    assert both[0][0] == 30 and (both[0][2] == 6.125).all()
-    assert both[1][0] == 31 and both[1][1] == [files.START + 31, files.START + 32]
-    assert np.isnan(both[1][2][:, 0]).all() and (both[1][2][:, 1] == 7).all()
+    assert list(only) == [1] and only[1].first == 30 and list(only[1].t) == [files.START + 30]
+    assert both[0].first == 30 and (both[0].values == 6.125).all()
+    assert both[1].first == 31 and list(both[1].t) == [files.START + 31, files.START + 32]
+    assert np.isnan(both[1].values[:, 0]).all() and (both[1].values[:, 1] == 7).all()
 
 
 def test_feed_of_1024_gpus_sends_11_bytes_for_each(tmp_path: Path) -> None:
@@ -201,9 +202,9 @@ def test_feed_of_1024_gpus_sends_11_bytes_for_each(tmp_path: Path) -> None:
     feed.push()
     assert len(page.messages) == 1 and page.bytes / 1024 < 11.5
     (batch,) = batches(page, layout)
-    assert sorted(batch) == list(range(128)) and np.isnan(batch[0][2]).all()
+    assert sorted(batch) == list(range(128)) and np.isnan(batch[0].values).all()
     util = layout.columns[127].index("gpu7.util")
-    assert batch[127][2][util, 0] == pytest.approx(71.53, rel=1 / 256)
+    assert batch[127].values[util, 0] == pytest.approx(71.53, rel=1 / 256)
 
 
 def test_feed_delay_grows_with_nodes_up_to_one_second(tmp_path: Path) -> None:
@@ -224,6 +225,14 @@ def test_bfloat16_keeps_three_digits_and_nan(value: float) -> None:
     assert read == pytest.approx(value, rel=1 / 256, nan_ok=True)
 
 
+def test_samples_of_one_part_end_with_whole_percents() -> None:
+    samples = Samples(3, 7, np.array([1.0, 2.0]), np.array([[0.5, 1.5]], np.float32))
+    data = encode([samples], np.array([[12.4, np.nan], [101.0, -1.0]], np.float32))
+    assert data[-4:] == bytes([12, 255, 100, 0])
+    (read,) = decoded({"n": 1}, data[:-4], {3: ["cpu"]})
+    assert (read.node, read.first, *read.t, *read.values[0]) == (3, 7, 1.0, 2.0, 0.5, 1.5)
+
+
 def test_layout_is_fixed_at_first_header(tmp_path: Path) -> None:
     entry = entry_of()
     assert layout_of(entry) is None
@@ -242,10 +251,7 @@ def test_layout_is_fixed_at_first_header(tmp_path: Path) -> None:
 def test_feed_column_absent_in_header_is_missing() -> None:
     node = NodeTelemetry(0)
     node.feed(b'{"columns":["seq","t","cpu"]}\n[0,1.0,5]\n')
-    from jupyter_amltrain.output.feed import Columns
-
-    ((_, (data,)),) = Columns(node, ("cpu", "gpu0.util")).frames(0)
-    values = np.frombuffer(data[8:], np.float32)
+    values = Columns(node, ("cpu", "gpu0.util")).since(0).values
     assert values[0] == 5 and np.isnan(values[1])
 
 

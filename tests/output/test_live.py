@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -66,11 +67,18 @@ class DashboardHarness:
             time.sleep(0.02)
 
     def sent(self, entry: Entry, page: str) -> list[dict[str, Any]]:
-        """From now on, what goes out to a page."""
+        """From now on, what goes out to a page; of ticks, node, count and first of each part under `heads`."""
         messages: list[dict[str, Any]] = []
         feed = self.live._all[(entry.run.handle, page)].dashboard.feed  # type: ignore[union-attr]
         assert feed is not None
-        feed.send = lambda content, buffers=None: messages.append(content)
+
+        def take(content: dict[str, Any], buffers: list[bytes] | None = None) -> None:
+            if "n" in content:
+                assert buffers
+                content = {**content, "heads": list(struct.iter_unpack("<HHI", buffers[0][: 8 * content["n"]]))}
+            messages.append(content)
+
+        feed.send = take
         return messages
 
 
@@ -97,7 +105,7 @@ def test_live_dashboard_opened_twice_is_same(house: DashboardHarness, tmp_path: 
     messages = house.sent(entry, "page")
     for line in lines[:5]:
         house.on(entry.telemetry.feed, 0, line)
-    assert [m["s"] for m in messages if "s" in m] == [20, 21, 22, 23, 24]
+    assert [m["heads"] for m in messages if "n" in m] == [[(0, 1, tick)] for tick in range(20, 25)]
 
 
 def test_live_dashboard_sends_table_readings_with_ticks(
@@ -131,7 +139,7 @@ def test_live_dashboard_hidden_then_shown_sends_missing_samples(house: Dashboard
         house.on(entry.telemetry.feed, 0, line)
     assert not messages
     assert house.on(house.live.follow, feed, True, (20,))
-    assert [(m["s"], m["k"]) for m in messages if "s" in m] == [(20, 5)]
+    assert [m["heads"] for m in messages if "n" in m] == [[(0, 5, 20)]]
     assert house.sources.viewers[entry.run.handle] == 1
     assert not house.on(house.live.follow, "nobody", True, ())
 
@@ -148,11 +156,11 @@ def test_live_dashboard_of_several_machines_sends_their_ticks_together(house: Da
                 entry.telemetry.feed(node, line)
 
     house.on(ticks, 0)
-    house.until(lambda: any("batch" in message for message in messages))
+    house.until(lambda: any("n" in message for message in messages))
     house.on(house.live.follow, feed, False, ())
     house.on(ticks, 5)
     house.on(house.live.follow, feed, True, (25, 25))
-    assert [message for message in messages if "batch" in message or "s" in message] == [{"batch": True}] * 2
+    assert [m["heads"] for m in messages if "n" in m] == [[(0, 5, 20), (1, 5, 20)], [(0, 5, 25), (1, 5, 25)]]
 
 
 def test_live_dashboard_is_replaced_when_a_node_comes_later(house: DashboardHarness, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@
 
 /** Ticks of one node: `t[j]` and `y[c * stride + j]`. */
 export interface ITicks {
-  kind: 'ticks';
   node: number;
   first: number;
   count: number;

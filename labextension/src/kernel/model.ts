@@ -3,6 +3,8 @@
 import type { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
 import type { Kernel } from '@jupyterlab/services';
 import { Signal } from '@lumino/signaling';
+import { decodeTicks } from '../charts/samples';
+import { Tally } from '../charts/series';
 import type {
   ConnectionState,
   IConnection,
@@ -456,39 +458,26 @@ export class Meter {
   private _value: number | null = null;
 }
 
-/** A copy that is aligned as typed arrays need it. */
-function copy(view: DataView | undefined): ArrayBuffer {
-  return view
-    ? (view.buffer.slice(view.byteOffset, view.byteOffset + view.byteLength) as ArrayBuffer)
-    : new ArrayBuffer(0);
-}
+/** Values of the host in a tick of GPUs: CPU and memory. */
+const HOST_VALUES = 2;
 
-/** GPU ticks from the buffers of an event; `null` when the buffers do not match the head. */
-export function gpuFrame(head: IGpus, buffers: readonly DataView[]): IGpuFrame | null {
-  const parts = [8, 1, 1, 4].map((size, k) => {
-    const part = copy(buffers[k]);
-    return part.byteLength % size === 0 ? part : new ArrayBuffer(0);
-  });
-  const frame: IGpuFrame = {
-    head,
-    t: new Float64Array(parts[0]),
-    util: new Uint8Array(parts[1]),
-    memory: new Uint8Array(parts[2]),
-    host: new Float32Array(parts[3])
-  };
-  const matches =
-    frame.t.length === head.n &&
-    frame.memory.length === frame.util.length &&
-    (head.n === 0 || frame.util.length % head.n === 0);
-  return matches ? frame : null;
+/** GPU ticks from the buffer of an event; `null` for one that cannot be read. */
+export function gpuFrame(head: IGpus, [buffer]: readonly DataView[]): IGpuFrame | null {
+  try {
+    return { head, ticks: buffer ? decodeTicks(buffer, 1, () => HOST_VALUES)[0] : null };
+  } catch {
+    return null;
+  }
 }
 
 /** Mean utilization of the last tick in percent; `null` when nothing is measured. */
-export function meanUtil(frame: IGpuFrame): number | null {
-  const n = frame.head.n;
-  if (n === 0) {
-    return null;
+export function meanUtil({ ticks }: IGpuFrame): number | null {
+  const all = new Tally();
+  if (ticks) {
+    const gpus = (ticks.y.length / ticks.count - HOST_VALUES) / 2;
+    for (let g = 1; g <= gpus; g++) {
+      all.take(ticks.y[(HOST_VALUES + g) * ticks.count - 1]);
+    }
   }
-  const last = frame.util.subarray(frame.util.length - frame.util.length / n).filter(value => value <= 100);
-  return last.length ? last.reduce((sum, value) => sum + value, 0) / last.length : null;
+  return all.count ? all.mean : null;
 }

@@ -5,6 +5,7 @@ import type { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
 import type { Kernel } from '@jupyterlab/services';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { ISignal } from '@lumino/signaling';
+import type { ITicks } from '../charts/series';
 import type { KernelKind } from '../kernel/client';
 import type { IGpus, IKindsReply, INotice, IOperations, IRunRow, ITargetRow, IWorkspaceRow } from '../protocol';
 
@@ -58,17 +59,11 @@ export interface IConnection {
   readonly notebook: string;
 }
 
-/** New ticks of GPUs: see `Gpus` in panel/protocol.py. */
+/** New ticks of GPUs: see `Gpus` in frontend/protocol.py. */
 export interface IGpuFrame {
   readonly head: IGpus;
-  /** Times in Unix seconds, (n) */
-  readonly t: Float64Array;
-  /** Utilization in percent, (n, G); 255: unknown */
-  readonly util: Uint8Array;
-  /** Memory use in percent, (n, G); 255: unknown */
-  readonly memory: Uint8Array;
-  /** CPU use in percent of one core and memory in bytes, (n, 2); NaN: unknown */
-  readonly host: Float32Array;
+  /** Values in percent but for the first two, which are of the host: see `GpuStore`. Null without new ticks. */
+  readonly ticks: ITicks | null;
 }
 
 /** Change of a run that deserves a notification. */

@@ -6,7 +6,6 @@ import { DrawGate } from '../charts/drawGate';
 import { HeatMap, IHeatSize } from '../charts/heat';
 import { DASHES } from '../charts/palette';
 import { ago, bytes, percent } from '../format';
-import { gpuName, heatRow } from '../record';
 import { element, say } from './dom';
 import { GpuField, GpuStore } from './gpuStore';
 
@@ -36,13 +35,6 @@ const HEAT: IHeatSize = {
     [256, 2]
   ]
 };
-
-/** Label of each GPU: `GPU 3`, or `n1 GPU 3` with several nodes. */
-function labelsOf(store: GpuStore): string[] {
-  const places = store.labels.map(heatRow);
-  const several = places.some(({ node }) => node !== places[0].node);
-  return places.map(({ node, index }, g) => `${several ? `n${node} ` : ''}${gpuName(index, store.titles[g])}`);
-}
 
 /** Time of a tick relative to the last one: `now`, `12 s ago`; for an ended run `12 s before the end`. */
 export function when(trans: TranslationBundle, store: GpuStore, i: number): string {
@@ -82,11 +74,11 @@ function heldOf(trans: TranslationBundle, store: GpuStore): string {
   let [held, all] = [0, 0];
   for (let g = 0; g < store.count; g++) {
     // The memory of a MIG instance is part of the memory of its GPU.
-    const instance = (store.titles[g] ?? '').split(' MIG ');
-    if (instance.length > 1 && store.titles.includes(instance[0])) {
+    const instance = store.facts.labels[g].split(' MIG ');
+    if (instance.length > 1 && store.facts.labels.includes(instance[0])) {
       continue;
     }
-    const size = store.sizes[g];
+    const size = store.facts.memory[g];
     const share = store.value('memory', store.latest, g);
     if (typeof size !== 'number' || Number.isNaN(share)) {
       return '';
@@ -105,7 +97,7 @@ export function fieldChart(trans: TranslationBundle, store: GpuStore, field: Gpu
   const color = field === 'util' ? 0 : 2;
   const many = store.count > MAX_LINES;
   const lines = (): ISeries[] =>
-    labelsOf(store).map((name, g) => ({
+    store.facts.labels.map((name, g) => ({
       name,
       y: store.row(field, g),
       color: store.count === 1 ? color : g,
@@ -128,7 +120,7 @@ function hostChart(trans: TranslationBundle, store: GpuStore, what: 'cpu' | 'mem
   const y = store.together(cpu ? 'cpu' : 'host');
   const format = cpu ? percent : bytes;
   const now = y[y.length - 1];
-  const all = cpu ? store.cpus && 100 * store.cpus : store.hostSize;
+  const all = cpu ? store.facts.cpus && 100 * store.facts.cpus : store.facts.host_memory;
   // Add a margin and round up, so that the scale does not change with each tick.
   const most = y.reduce((a, b) => (b > a ? b : a), cpu ? 100 : 1);
   const gib = Math.ceil((1.05 * most) / 2 ** 30);
@@ -153,7 +145,7 @@ export class HeatCells {
   update(store: GpuStore, each: number): void {
     const first = Math.floor((store.total - store.length) / each);
     const columns = Math.ceil(store.total / each) - first;
-    const same = this._labels === store.labels && this._each === each && this._total <= store.total;
+    const same = this._labels === store.facts.labels && this._each === each && this._total <= store.total;
     // Reuse the columns that were complete in the last update.
     const reused = same ? Math.max(0, Math.floor(this._total / each) - Math.max(first, this.first)) : 0;
     const cells = new Float32Array(columns * store.count);
@@ -165,7 +157,7 @@ export class HeatCells {
       }
     }
     Object.assign(this, { first, columns, cells });
-    [this._labels, this._each, this._total] = [store.labels, each, store.total];
+    [this._labels, this._each, this._total] = [store.facts.labels, each, store.total];
   }
 
   private _labels: readonly string[] | null = null;
@@ -183,7 +175,7 @@ function drawHeat(trans: TranslationBundle, store: GpuStore, map: HeatMap, found
   const { first, columns, cells } = found;
   const oldest = store.total - store.length;
   const edge = (tick: number) => (tick - oldest + empty) / count;
-  const labels = labelsOf(store);
+  const { labels, nodes } = store.facts;
   const known = labels.map((_, g) => ({ g, now: store.value('util', store.latest, g) })).filter(({ now }) => now >= 0);
   const low = known.reduce((a, b) => (b.now < a.now ? b : a), known[0]);
   const apart = known.some(({ now }) => now !== low.now);
@@ -191,11 +183,7 @@ function drawHeat(trans: TranslationBundle, store: GpuStore, map: HeatMap, found
   map.update({
     title: trans.__('By GPU'),
     last: apart ? trans.__('lowest %1, %2', labels[low.g], percent(low.now)) : '',
-    rows: store.labels.map((label, g) => {
-      const { node, index } = heatRow(label);
-      const short = gpuName(index, store.titles[g]).replace('GPU ', '').replace(' MIG ', '.');
-      return { label: labels[g], short, node };
-    }),
+    rows: labels.map((label, g) => ({ label, short: label.replace(/^.*GPU /, '').replace(' MIG ', '.'), node: nodes[g] })),
     cells,
     columns,
     edges: [edge(first * each), edge((first + columns) * each)],
@@ -360,10 +348,10 @@ class GpuList {
     const i = store.latest;
     const util = i < 0 ? NaN : store.value('util', i, g);
     const share = i < 0 ? NaN : store.value('memory', i, g);
-    const size = store.sizes[g];
-    say(find('listLabel'), labelsOf(store)[g]);
-    say(find('listName'), store.names[g] ?? '');
-    find('listName').title = store.names[g] ?? '';
+    const size = store.facts.memory[g];
+    say(find('listLabel'), store.facts.labels[g]);
+    say(find('listName'), store.facts.names[g] ?? '');
+    find('listName').title = store.facts.names[g] ?? '';
     find('barFill').style.width = `${Number.isNaN(util) ? 0 : util}%`;
     const lost = store.lost.includes(g);
     row.classList.toggle('jp-mod-lost', lost);

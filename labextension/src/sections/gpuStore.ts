@@ -1,13 +1,11 @@
 /** Samples of every GPU in the last ten minutes, with mean and range of each tick. Independent of the DOM. */
 
-import { Ring, Tally } from '../charts/series';
+import { ITicks, Ring, Tally } from '../charts/series';
 import type { IGpuFrame } from '../panel/tokens';
+import type { IGpus } from '../protocol';
 
 /** Number of ticks kept: ten minutes at one tick per second. */
 export const CAPACITY = 600;
-
-/** Byte for an unknown value. */
-const UNKNOWN = 255;
 
 /** Measured quantities of a GPU. */
 export type GpuField = 'util' | 'memory';
@@ -19,14 +17,19 @@ export interface IRange {
   readonly high: number;
 }
 
-/** Columns of the ring for all GPUs together, after the columns of each GPU. */
-const TOGETHER = ['util mean', 'util low', 'util high', 'memory mean', 'memory low', 'memory high', 'cpu', 'host'] as const;
-export type Together = (typeof TOGETHER)[number];
+/** Columns of the ring for the host; then come the utilization of each GPU, its memory, and those for all GPUs. */
+const HOST = ['cpu', 'host'] as const;
+const TOGETHER = ['util mean', 'util low', 'util high', 'memory mean', 'memory low', 'memory high'] as const;
+export type Together = (typeof HOST)[number] | (typeof TOGETHER)[number];
+
+/** What a source says of its GPUs once. */
+type Facts = Pick<IGpus, 'labels' | 'nodes' | 'names' | 'memory' | 'cpus' | 'host_memory'>;
+const NO_FACTS: Facts = { labels: [], nodes: [], names: [], memory: [], cpus: null, host_memory: null };
 
 /** Seconds between the ticks of a frame: the median of its times if it is longer than the announced period. */
-function periodOf(frame: IGpuFrame): number {
-  const steps = Array.from(frame.t.subarray(1), (t, i) => t - frame.t[i]).sort((a, b) => a - b);
-  const announced = frame.head.period > 0 ? frame.head.period : 1;
+function periodOf({ head, ticks }: IGpuFrame): number {
+  const steps = Array.from(ticks?.t.subarray(1) ?? [], (t, i) => t - (ticks?.t[i] ?? t)).sort((a, b) => a - b);
+  const announced = head.period > 0 ? head.period : 1;
   return steps.length >= 8 ? Math.max(announced, steps[steps.length >> 1]) : announced;
 }
 
@@ -37,16 +40,9 @@ function periodOf(frame: IGpuFrame): number {
 export class GpuStore {
   /** Source as requested; empty before the first frame. */
   source = '';
-  labels: readonly string[] = [];
-  /** Title of each GPU, e.g. `GPU 0 MIG 1`. */
-  titles: readonly string[] = [];
-  names: readonly string[] = [];
-  /** Memory of each GPU in bytes. */
-  sizes: readonly (number | null)[] = [];
+  facts = NO_FACTS;
   /** Indices of the GPUs that the driver has lost. */
   lost: readonly number[] = [];
-  cpus: number | null = null;
-  hostSize: number | null = null;
   period = 1;
   note = '';
   ended = false;
@@ -63,13 +59,12 @@ export class GpuStore {
 
   /** Number of GPUs. */
   get count(): number {
-    return this.labels.length;
+    return this.facts.labels.length;
   }
 
   /** Remove all data. */
   clear(source = ''): void {
-    Object.assign(this, { source, labels: [], titles: [], names: [], sizes: [], lost: [], cpus: null, hostSize: null });
-    Object.assign(this, { period: 1, note: '', ended: false });
+    Object.assign(this, { source, facts: NO_FACTS, lost: [], period: 1, note: '', ended: false });
     this._ring = ringOf(0);
   }
 
@@ -79,27 +74,20 @@ export class GpuStore {
    * @returns whether the data has changed; ticks without a preceding first frame are dropped
    */
   push(frame: IGpuFrame): boolean {
-    const { head } = frame;
-    if (head.first || (head.source !== this.source && !head.n)) {
+    const { head, ticks } = frame;
+    if (head.first || (head.source !== this.source && !ticks)) {
       this.clear(head.source);
-      this.labels = head.labels;
-      this.titles = head.titles ?? [];
-      this.names = head.names;
-      this.sizes = head.memory;
-      this.cpus = head.cpus;
-      this.hostSize = head.host_memory;
+      this.facts = head;
       this.period = periodOf(frame);
-      this._ring = ringOf(head.labels.length);
+      this._ring = ringOf(this.count);
     } else if (head.source !== this.source) {
       return false;
     }
     this.note = head.note;
-    this.lost = head.lost ?? [];
+    this.lost = head.lost;
     this.ended = head.ended;
-    if (frame.util.length >= head.n * this.count) {
-      for (let i = 0; i < head.n; i++) {
-        this._tick(frame, i);
-      }
+    for (let i = 0; ticks && ticks.y.length === ticks.count * (HOST.length + 2 * this.count) && i < ticks.count; i++) {
+      this._tick(ticks, i);
     }
     return true;
   }
@@ -111,22 +99,22 @@ export class GpuStore {
 
   /** Value in percent, or NaN. */
   value(field: GpuField, i: number, gpu: number): number {
-    return this._at(gpu + (field === 'util' ? 0 : this.count), i);
+    return this._at(this._column(field, gpu), i);
   }
 
   range(field: GpuField, i: number): IRange {
-    const first = 2 * this.count + TOGETHER.indexOf(`${field} mean`);
+    const first = this._together(`${field} mean`);
     return { mean: this._at(first, i), low: this._at(first + 1, i), high: this._at(first + 2, i) };
   }
 
   /** Values of one GPU at each tick, in percent or NaN. */
   row(field: GpuField, gpu: number): Float32Array {
-    return this._row(gpu + (field === 'util' ? 0 : this.count));
+    return this._row(this._column(field, gpu));
   }
 
   /** Values at each tick for all GPUs (percent) or for the host (percent of one core, bytes), or NaN. */
   together(name: Together): Float32Array {
-    return this._row(2 * this.count + TOGETHER.indexOf(name));
+    return this._row(this._together(name));
   }
 
   /** Index of the last tick with a known value among the last three; -1 for none. */
@@ -159,6 +147,15 @@ export class GpuStore {
     return known ? sum / known : NaN;
   }
 
+  private _column(field: GpuField, gpu: number): number {
+    return HOST.length + gpu + (field === 'util' ? 0 : this.count);
+  }
+
+  private _together(name: Together): number {
+    const host = (HOST as readonly string[]).indexOf(name);
+    return host < 0 ? this._column('util', 2 * this.count) + (TOGETHER as readonly string[]).indexOf(name) : host;
+  }
+
   private _at(column: number, i: number): number {
     return i >= 0 && i < this.length ? this._ring.value(column, i) : NaN;
   }
@@ -167,35 +164,33 @@ export class GpuStore {
     return Float32Array.from({ length: this.length }, (_, i) => this._ring.value(column, i));
   }
 
-  private _tick(frame: IGpuFrame, i: number): void {
-    const { count } = this;
-    const t = frame.t[i];
+  private _tick({ t, y, count }: ITicks, i: number): void {
     if (this.length) {
-      const missing = Math.round((t - this.time(this.length - 1)) / this.period) - 1;
+      const missing = Math.round((t[i] - this.time(this.length - 1)) / this.period) - 1;
       const nothing = new Float32Array(this._ring.columns).fill(NaN);
       // One tick may be late by almost a period; two in a row are a gap.
       for (let k = Math.min(missing, CAPACITY); missing > 1 && k > 0; k--) {
-        this._ring.push(t - k * this.period, nothing);
+        this._ring.push(t[i] - k * this.period, nothing);
       }
     }
     const values = new Float32Array(this._ring.columns);
-    (['util', 'memory'] as const).forEach((field, f) => {
+    for (let column = 0; column * count < y.length; column++) {
+      values[column] = y[column * count + i];
+    }
+    for (const field of ['util', 'memory'] as const) {
       const all = new Tally();
-      for (let g = 0; g < count; g++) {
-        const byte = frame[field][i * count + g] ?? UNKNOWN;
-        const value = byte === UNKNOWN ? NaN : byte;
-        values[f * count + g] = value;
-        all.take(value);
+      const first = this._column(field, 0);
+      for (let column = first; column < first + this.count; column++) {
+        all.take(values[column]);
       }
-      values.set([all.mean, all.count ? all.low : NaN, all.count ? all.high : NaN], 2 * count + 3 * f);
-    });
-    values.set([frame.host[2 * i] ?? NaN, frame.host[2 * i + 1] ?? NaN], 2 * count + 6);
-    this._ring.push(t, values);
+      values.set([all.mean, all.count ? all.low : NaN, all.count ? all.high : NaN], this._together(`${field} mean`));
+    }
+    this._ring.push(t[i], values);
   }
 
   private _ring = ringOf(0);
 }
 
 function ringOf(gpus: number): Ring {
-  return new Ring(2 * gpus + TOGETHER.length, CAPACITY);
+  return new Ring(HOST.length + 2 * gpus + TOGETHER.length, CAPACITY);
 }

@@ -297,9 +297,9 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
       this._changed(METRIC_DELAY_MS);
     } else if (frame?.kind === 'changed') {
       this.revision += 1;
-    } else if (frame?.kind === 'ticks' || frame?.kind === 'batch') {
+    } else if (frame?.kind === 'ticks') {
       this.stats.frames += 1;
-      (frame.kind === 'batch' ? frame.parts : [frame]).forEach(ticks => this._take(ticks));
+      frame.parts.forEach(ticks => this._take(ticks));
     }
   }
 

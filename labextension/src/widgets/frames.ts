@@ -1,10 +1,9 @@
 /** Decoder of feed messages: ticks, layout and points of the marks. */
 
+import { Bytes, decodeTicks, own } from '../charts/samples';
 import { band, INodeSnapshot, IPoints, IRows, ITicks, lines, NodeHistory } from '../charts/series';
 import { duration } from '../format';
 import type { IReadings } from './gpuTable';
-
-export type Bytes = ArrayBuffer | ArrayBufferView;
 
 export interface IStateSnapshot {
   kind: 'snapshot';
@@ -20,22 +19,15 @@ export interface IChanged {
   kind: 'changed';
 }
 
-/** Ticks of several nodes. */
-export interface IBatch {
-  kind: 'batch';
+/** New ticks of nodes. */
+export interface INewTicks {
+  kind: 'ticks';
   parts: ITicks[];
 }
 
-export type Frame = ITicks | IBatch | IStateSnapshot | IMetrics | IChanged;
+export type Frame = INewTicks | IStateSnapshot | IMetrics | IChanged;
 
 type Untyped = Record<string, any>;
-
-/** Own, aligned memory: a buffer is a view into the whole websocket message. */
-function own(bytes: Bytes): ArrayBuffer {
-  return bytes instanceof ArrayBuffer
-    ? bytes.slice(0)
-    : (bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.byteLength) as ArrayBuffer);
-}
 
 const whole = (x: unknown): number => (typeof x === 'number' && Number.isInteger(x) && x >= 0 ? x : 0);
 
@@ -54,36 +46,6 @@ function node(keys: Untyped, x: Bytes, y: Bytes, buckets: Bytes): INodeSnapshot 
     bucketT: new Float64Array(memory, 0, count),
     bucketY: new Float32Array(memory, 8 * count)
   };
-}
-
-/** Values whose bytes are the upper halves of float32. */
-function widened(bytes: Bytes): Float32Array {
-  return new Float32Array(Uint32Array.from(new Uint16Array(own(bytes)), half => half << 16).buffer);
-}
-
-/** Bytes of the head of a part: node and count (uint16), number of the first tick (uint32). */
-const HEAD_BYTES = 8;
-
-/**
- * Ticks of several nodes.
- *
- * @param buffers heads of the parts; the times of all; their values, part after part
- * @param columns number of series of a node
- */
-function batch(packed: boolean, [heads, times, values]: readonly Bytes[], columns: (node: number) => number): IBatch {
-  const head = new DataView(own(heads));
-  const t = new Float64Array(own(times));
-  const y = packed ? widened(values) : new Float32Array(own(values));
-  const parts: ITicks[] = [];
-  let [tick, value] = [0, 0];
-  for (let at = 0; at < head.byteLength; at += HEAD_BYTES) {
-    const [node, count, first] = [head.getUint16(at, true), head.getUint16(at + 2, true), head.getUint32(at + 4, true)];
-    const size = count * columns(node);
-    parts.push({ kind: 'ticks', node, first, count, t: t.subarray(tick, tick + count), y: y.subarray(value, value + size) });
-    tick += count;
-    value += size;
-  }
-  return { kind: 'batch', parts };
 }
 
 /** The readings of the tables in a message of ticks, and its other buffers. */
@@ -113,19 +75,10 @@ export function decode(content: Untyped, buffers: readonly Bytes[], columns: (no
   if (content.changed === true) {
     return { kind: 'changed' };
   }
-  if (content.batch === true) {
-    return batch(content.bfloat16 === true, buffers, columns);
-  }
-  if (typeof content.s !== 'number' || !buffers.length) {
+  if (!whole(content.n) || !buffers.length) {
     return null;
   }
-  const count = content.k === undefined ? 1 : whole(content.k);
-  const head = { kind: 'ticks' as const, node: whole(content.n), first: content.s, count };
-  if (buffers.length > 1) {
-    return { ...head, t: new Float64Array(own(buffers[0])), y: new Float32Array(own(buffers[1])) };
-  }
-  const memory = own(buffers[0]);
-  return { ...head, t: new Float64Array(memory, 0, count), y: new Float32Array(memory, 8 * count) };
+  return { kind: 'ticks', parts: decodeTicks(buffers[0], content.n, columns, content.halves === true) };
 }
 
 /** The synced trait `snapshot`: content of the feed when its model was opened. */
