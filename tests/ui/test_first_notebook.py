@@ -16,11 +16,14 @@ NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "01_local_digits.ipynb"
 def begun(page: Page, lab: LabServer, name: str, epochs: int) -> NotebookPage:
     """The first notebook opened, its training cell submitted without ``--wait``."""
     cells = json.loads(NOTEBOOK.read_text())["cells"]
-    submit = next("".join(c["source"]) for c in cells if "".join(c["source"]).startswith("%%aml_submit"))
+    code = ["".join(c["source"]) for c in cells if c["cell_type"] == "code"]
+    at = next(k for k, text in enumerate(code) if text.startswith("%%aml_submit"))
+    submit, before = code[at], "\n".join(text for text in code[:at] if not text.startswith("%"))
     # The first cell only: JupyterLab draws no output that is far off the screen.
     lab.write(name, cells[:1])
     notebook = open_notebook(page, lab, name)
     notebook.cell("%load_ext jupyter_amltrain")
+    notebook.cell(before)
     notebook.cell(submit.replace(" --wait", "").replace("epochs=30", f"epochs={epochs}"))
     return notebook
 
