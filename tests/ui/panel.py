@@ -33,7 +33,7 @@ WATCH_FLASHES = """
   window.amlFlashing?.disconnect();
   window.amlFlashing = new MutationObserver(all => all.forEach(({target}) => {
     if (target.classList.contains('jp-AmlFlash')) {
-      window.amlFlashes.push(target.querySelector('.cm-content').innerText);
+      window.amlFlashes.push(target);  // its editor may be attached later
     }
   }));
   window.amlFlashing.observe(document.body, {subtree: true, attributes: true, attributeFilter: ['class']});
@@ -264,7 +264,8 @@ class PanelPage:
     def record_flashes(self) -> Callable[[], list[str]]:
         """Watch for cells that flash: their sources."""
         self.page.evaluate(WATCH_FLASHES)
-        return lambda: [str(source) for source in self.page.evaluate("() => window.amlFlashes")]
+        sources = "() => window.amlFlashes.map(cell => cell.querySelector('.cm-content')?.innerText ?? '')"
+        return lambda: [str(source) for source in self.page.evaluate(sources)]
 
     # ---- targets
 
