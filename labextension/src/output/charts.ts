@@ -200,9 +200,6 @@ class GpuView {
   private _key = '';
 }
 
-/** Where charts of each kind stand. */
-const KINDS = ['metric', 'gpu', 'host'];
-
 /** Margins of low charts, those of the host of a run without GPU. */
 const STRIP_CLASS = 'jp-AmlRun-strip';
 const STRIP: IChartSize = { height: 56, left: 50, right: 10, top: 6, bottom: 16 };
@@ -289,7 +286,7 @@ export class RunCharts {
         this._charts.set(key, (chart = new LineChart(this._trans, isStrip ? STRIP : undefined)));
         chart.node.dataset.series = key;
         chart.node.classList.toggle(STRIP_CLASS, isStrip);
-        this._grid.insertBefore(chart.node, this._after(key));
+        this._grid.insertBefore(chart.node, this._after(key, [...requested.keys()]));
       }
       const data = lineData(record, wanted, set, this._trans);
       const metric = record.metrics[String(wanted.series[0]?.data[1])];
@@ -357,11 +354,10 @@ export class RunCharts {
     }
   }
 
-  /** The first chart of a later kind: one that starts late stands where it would have from the beginning. */
-  private _after(key: string): Element | null {
-    const kind = KINDS.indexOf(key.split(' ')[0]);
-    const later = KINDS.slice(kind + 1).map(name => `[data-series^="${name} "]`);
-    return later.length ? this._grid.querySelector(later.join(', ')) : null;
+  /** The first drawn chart behind one: a chart that starts late stands where it would have from the beginning. */
+  private _after(key: string, keys: readonly string[]): Element | null {
+    const later = keys.slice(keys.indexOf(key) + 1).find(other => this._charts.has(other));
+    return (later !== undefined && this._charts.get(later)?.node) || null;
   }
 
   private readonly _tiles: HTMLElement;
