@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 
 from jupyter_amltrain.agent.telemetry.gpu_columns import ACTIVITY, BY_NAME, GPU_COLUMNS, MAX, GpuColumn, symbol
+from jupyter_amltrain.agent.telemetry.gpu_names import gpu_counts, gpu_name
 from jupyter_amltrain.kernel.chart_axes import (
     amount_text,
     ends_only,
@@ -26,12 +27,13 @@ from jupyter_amltrain.schema.chart import (
     Chart,
     ChartSeries,
     ChartSet,
+    LegendEntry,
     Level,
     PhaseShade,
     SeriesPath,
     values_at,
 )
-from jupyter_amltrain.schema.record import GpuTelemetry, MetricSeries, RunRecord
+from jupyter_amltrain.schema.record import GpuProcess, GpuSeries, GpuTelemetry, MetricSeries, RunRecord
 from jupyter_amltrain.schema.run import RunState
 
 #: Maximum GPUs or machines that are drawn as separate lines.
@@ -57,6 +59,15 @@ class GpuFacts(Protocol):
     """What charts need of a GPU: sizes in bytes and watts."""
 
     @property
+    def index(self) -> int: ...
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
     def memory_total(self) -> float | None: ...
 
     @property
@@ -76,10 +87,12 @@ def charts_of(record: RunRecord) -> ChartSet:
     for chart in host_charts(strip=strip, cpus=telemetry.cpus, memory_total=telemetry.memory_total):
         if _known(values_at(record, chart.series[0].data)):
             charts.append(_with_values(chart, record))
+    gpus, gpus_text = gpu_legend(record.gpu)
+    found = ChartSet(charts=tuple(charts), gpus=gpus, gpus_text=gpus_text)
     if not sources:
-        return ChartSet(charts=tuple(charts))
-    return ChartSet(
-        charts=tuple(charts), start=start, time=time_axis(max(length, 1.0)), phases=tuple(_phases(record, start))
+        return found
+    return msgspec.structs.replace(
+        found, start=start, time=time_axis(max(length, 1.0)), phases=tuple(_phases(record, start))
     )
 
 
@@ -170,15 +183,33 @@ def top_of(column: GpuColumn) -> GpuColumn:
     return beside if beside is not None and beside.reducer == MAX else column
 
 
-def gpu_labels(part: GpuTelemetry) -> list[str]:
-    """Return ``GPU 3``, or ``n1 GPU 3`` if there are several nodes."""
-    several = len({gpu.node for gpu in part.gpus}) > 1 or len(part.nodes) > 1
-    return [(f"n{gpu.node} " if several else "") + gpu.label for gpu in part.gpus]
+def gpu_label(part: GpuTelemetry, gpu: GpuSeries | GpuProcess) -> str:
+    """Return the label of a GPU, or of that of a process: ``GPU 3``, or ``n1 GPU 3`` if there are several nodes."""
+    return (f"n{gpu.node} " if len(part.nodes) > 1 else "") + gpu_name({"index": gpu.index, "label": gpu.label})
+
+
+def gpu_legend(part: GpuTelemetry | None) -> tuple[tuple[LegendEntry, ...], str]:
+    """Return the legend of the GPUs of a record, empty for many, and their number and model."""
+    if part is None or not part.gpus:
+        return (), ""
+    entries = tuple(
+        LegendEntry(gpu_label(part, gpu) + (" lost" if gpu.lost else ""), ", ".join(filter(None, (gpu.name, gpu.uuid))))
+        for gpu in part.gpus[:MAX_LINES]
+    )
+    return entries if len(part.gpus) <= MAX_LINES else (), gpu_count_text(part.gpus, len(part.nodes))
+
+
+def gpu_count_text(gpus: Sequence[GpuFacts], nodes: int) -> str:
+    """Return ``2 × NVIDIA A100``; for many GPUs also their machines and what the charts show of them."""
+    text = gpu_counts(({"index": gpu.index, "label": gpu.label, "name": gpu.name} for gpu in gpus), "×")
+    if len(gpus) <= MAX_LINES:
+        return text
+    return text + (f" on {nodes} nodes" if nodes > 1 else "") + ": mean, minimum to maximum"
 
 
 def _recorded_gpu_charts(part: GpuTelemetry, record: RunRecord) -> list[Chart]:
     is_few = len(part.gpus) <= MAX_LINES
-    labels = gpu_labels(part) if is_few else []
+    labels = [gpu_label(part, gpu) for gpu in part.gpus] if is_few else []
     has_activity = is_few and any(_known(gpu.sm_activity) for gpu in part.gpus)
     charts = [gpu_chart(c, part.gpus, labels, activity=has_activity and c.name == "util") for c in _RECORDED]
     return [_with_values(chart, record) for chart in charts]

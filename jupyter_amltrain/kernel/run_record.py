@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from jupyter_amltrain.kernel.gpu_record import MANY_GPUS, age_of, gpu_record
+from jupyter_amltrain.kernel.gpu_tables import gpu_tables
 from jupyter_amltrain.kernel.outcome_text import cell_line
 from jupyter_amltrain.kernel.run_charts import charts_of
 from jupyter_amltrain.kernel.store import Entry
@@ -30,6 +31,7 @@ from jupyter_amltrain.schema.record import (
 )
 from jupyter_amltrain.schema.run import Run, RunState
 from jupyter_amltrain.schema.scaling import Measurement
+from jupyter_amltrain.schema.table import Table
 from jupyter_amltrain.schema.taken import Taken
 from jupyter_amltrain.text import finite_or_text, tilde
 
@@ -129,7 +131,12 @@ def record_of(entry: Entry) -> RunRecord:
         kind=entry.kind,
         view="run" if entry.kind == "run" else "dashboard",
     )
-    return msgspec.structs.replace(record, charts=_part(entry, "charts", lambda: charts_of(record), ChartSet()))
+    no_tables: tuple[Table, ...] = ()
+    return msgspec.structs.replace(
+        record,
+        charts=_part(entry, "charts", lambda: charts_of(record), ChartSet()),
+        tables=_part(entry, "tables", lambda: gpu_tables(record), no_tables),
+    )
 
 
 def _measurement(entry: Entry) -> Measurement | None:

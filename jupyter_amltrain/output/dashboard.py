@@ -12,11 +12,10 @@ import ipywidgets
 import msgspec
 import numpy as np
 
-from jupyter_amltrain.agent.telemetry.gpu_names import gpu_counts
 from jupyter_amltrain.kernel import run_charts as kernel_charts
 from jupyter_amltrain.kernel.chart_axes import metric_axis
 from jupyter_amltrain.kernel.min_max_history import MAX_BUCKETS
-from jupyter_amltrain.kernel.run_charts import MAX_LINES, fitted, gpu_chart, top_of
+from jupyter_amltrain.kernel.run_charts import MAX_LINES, fitted, gpu_chart, gpu_count_text, top_of
 from jupyter_amltrain.kernel.run_record import METRICS
 from jupyter_amltrain.kernel.samples import Columns
 from jupyter_amltrain.kernel.telemetry import MIB, RunTelemetry
@@ -524,10 +523,7 @@ def _legend(layout: Layout, note: str = "", metrics: str = "") -> str:
         # A missing driver is no news where nothing asked for a GPU: the charts of the processor say it.
         text = " · ".join(filter(None, (note, metrics)))
         return f'<span class="jp-AmlDashboard-note">{html.escape(text)}</span>' if text else ""
-    what = gpu_counts((msgspec.to_builtins(gpu) for gpu in layout.gpus), "×")
-    if layout.many:
-        what += f" on {len(layout.nodes)} nodes" if len(layout.nodes) > 1 else ""
-        what += ": mean, minimum to maximum"
+    what = gpu_count_text(layout.gpus, len(layout.nodes))
     what = html.escape(" · ".join(filter(None, (what, metrics))))
     if note:
         what += f' · <strong class="jp-AmlDashboard-news">{html.escape(note)}</strong>'

@@ -285,7 +285,8 @@ class LiveDashboards:
         """
         import numpy as np
 
-        from jupyter_amltrain.output.tables import MAX_LISTED_GPUS, live_table
+        from jupyter_amltrain.kernel.gpu_tables import MAX_LISTED_GPUS
+        from jupyter_amltrain.output.tables import live_table
 
         entry, dashboard, now = live.entry, live.dashboard, time.monotonic()
         if dashboard is None or dashboard.feed is None or not dashboard.plan.gpus:

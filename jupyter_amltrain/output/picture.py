@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from jupyter_amltrain.agent.telemetry.gpu_names import gpu_counts, gpu_name
 from jupyter_amltrain.kernel.chart_axes import number_text
 from jupyter_amltrain.output.palette import GPUS, HEAT, INK, RED, RED_GROUND, SHADE, SOFT, STATES
 from jupyter_amltrain.output.sheet import MARGIN, WIDTH, Sheet, clip, number, style_axes
@@ -121,23 +120,18 @@ NAMES, MIN_HEAT_HEIGHT, MAX_HEAT_HEIGHT, HEAT_HEAD, HEAT_FOOT = 20, 24, 200, 24,
 _LEFT = 44
 
 
-def draw_names(sheet: Sheet, top: float, gpu: Record) -> None:
-    """Draw GPU names and their colors in one line, :data:`NAMES` high."""
-    gpus = gpu.get("gpus") or []
-    middle = top + NAMES / 2
-    nodes = len({g.get("node") for g in gpus})
-    what = gpu_counts(gpus, "×").removeprefix("1 × " if len(gpus) == 1 else "")
-    lines = not gpu.get("util") and 1 < len(gpus) <= len(GPUS)
-    what = clip(what, 60) + (f" on {nodes} nodes" if nodes > 1 and not lines else "")
-    _, x = sheet.text(MARGIN, middle, what, 8, INK, weight="bold")
-    if not lines:
+def draw_names(sheet: Sheet, top: float, charts: ChartSet) -> None:
+    """Draw the legend of the GPUs in one line, :data:`NAMES` high."""
+    middle, labels = top + NAMES / 2, [entry.label for entry in charts.gpus]
+    what = charts.gpus_text.removeprefix("1 × " if len(labels) == 1 else "")
+    _, x = sheet.text(MARGIN, middle, clip(what, 60 if labels else 110), 8, INK, weight="bold")
+    if len(labels) < 2:
         return
-    labels = [(f"n{g.get('node')} " if nodes > 1 else "") + gpu_name(g) for g in gpus]
     step = min(76.0, (WIDTH - MARGIN - x - 16) / len(labels))
     for i, label in enumerate(labels):
         left = x + 18 + i * step
         sheet.box(left, middle - 1.5, 11, 3, GPUS[i])
-        sheet.text(left + 15, middle, label, 6.5 if step > 64 or nodes == 1 and step > 52 else 5.5)
+        sheet.text(left + 15, middle, label, 6.5 if step > 64 or len(label) < 8 and step > 52 else 5.5)
 
 
 def heat_height(gpu: Record) -> float:
@@ -292,7 +286,7 @@ def _parts(record: Record) -> list[Part]:
 
     rows(kinds["metric"][:METRICS])
     if kinds["gpu"]:
-        parts.append((NAMES, lambda sheet, top: draw_names(sheet, top, gpu)))
+        parts.append((NAMES, lambda sheet, top: draw_names(sheet, top, shared)))
         rows(kinds["gpu"])
         if heat_height(gpu):
             parts.append((heat_height(gpu), lambda sheet, top: draw_heat(sheet, top, gpu, shared)))

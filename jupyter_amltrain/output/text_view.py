@@ -10,21 +10,13 @@ import msgspec
 
 from jupyter_amltrain.agent.telemetry.gpu_columns import FIGURES, MEAN, summary_names
 from jupyter_amltrain.agent.telemetry.gpu_names import gpu_counts
+from jupyter_amltrain.kernel.gpu_tables import error_texts
 from jupyter_amltrain.kernel.throughput import rate_name
 from jupyter_amltrain.output.sweep_table import sweep_lines
 from jupyter_amltrain.schema.child_run import most_relevant
 from jupyter_amltrain.schema.record import RunRecord
 from jupyter_amltrain.schema.run import DAMAGED
 from jupyter_amltrain.text import bytes_text, seconds_text, silence
-
-#: Error counters of a summary that are shown if not zero, with their singular and plural.
-_ERRORS = (
-    ("ecc_uncorrectable", "uncorrectable memory error", "uncorrectable memory errors"),
-    ("ecc_correctable", "correctable memory error", "correctable memory errors"),
-    ("rows_remapped", "replaced memory row", "replaced memory rows"),
-    ("remap_failures", "memory row that could not be replaced", "memory rows that could not be replaced"),
-    ("pages_retired", "retired memory page", "retired memory pages"),
-)
 
 
 def allocator_texts(gpus: Iterable[Mapping[str, Any]], size: Callable[[float | None], str]) -> list[str]:
@@ -46,17 +38,6 @@ def allocator_texts(gpus: Iterable[Mapping[str, Any]], size: Callable[[float | N
         return []
     reserved, allocated = max(peaks)
     return [f"PyTorch peak {size(allocated * 2**20)} allocated", f"{size(reserved * 2**20)} reserved"]
-
-
-def error_texts(gpus: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return Xid numbers and memory error counts, summed over the GPUs."""
-    gpus = list(gpus)
-    numbers = dict.fromkeys(text for gpu in gpus for text in str(gpu.get("xids") or "")[:100].split(", ") if text)
-    words = [f"Xid {' and '.join(numbers)}"] if numbers else []
-    for name, one, several in _ERRORS:
-        count = sum(int(gpu[name]) for gpu in gpus if isinstance(gpu.get(name), int | float))
-        words += [f"{count:,} {one if count == 1 else several}"] if count else []
-    return words
 
 
 def throughput_text(values: Mapping[str, float | str | None]) -> str:

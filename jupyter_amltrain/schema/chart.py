@@ -105,11 +105,28 @@ class PhaseShade(msgspec.Struct, frozen=True):
     end: float
 
 
+class LegendEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A name in the legend of the GPUs; its place is the number of its color.
+
+    Attributes
+    ----------
+    help
+        Shown on hover.
+    """
+
+    label: str
+    help: str = ""
+
+
 class ChartSet(msgspec.Struct, frozen=True, kw_only=True):
     """The charts of a record in their order, and what those over time have in common.
 
     Attributes
     ----------
+    gpus
+        Legend of the GPUs that have a line of their own.
+    gpus_text
+        Number and model of all GPUs.
     start
         Unix seconds at which the charts over time begin.
     time
@@ -117,6 +134,8 @@ class ChartSet(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     charts: tuple[Chart, ...] = ()
+    gpus: tuple[LegendEntry, ...] = ()
+    gpus_text: str = ""
     start: float = 0.0
     time: Axis | None = None
     phases: tuple[PhaseShade, ...] = ()

@@ -15,6 +15,7 @@ from jupyter_amltrain.schema.child_run import ChildRun
 from jupyter_amltrain.schema.run import Phase, RunLink
 from jupyter_amltrain.schema.scaling import Measurement
 from jupyter_amltrain.schema.sweep_board import SweepBoard
+from jupyter_amltrain.schema.table import Table
 from jupyter_amltrain.schema.taken import Taken
 
 RECORD_MIME = "application/vnd.amltrain.run+json"
@@ -325,3 +326,4 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     pictures: tuple[RunPicture, ...] = ()  #: the newest, oldest first
     pictures_hidden: int = 0  #: further ones, in the run's folder
     charts: ChartSet = ChartSet()
+    tables: tuple[Table, ...] = ()

@@ -374,6 +374,7 @@ export interface IRunRecord {
   pictures: IRunPicture[];
   pictures_hidden: number;
   charts: IChartSet;
+  tables: ITable[];
 }
 
 export interface ISizeRow {
@@ -624,9 +625,18 @@ export interface ISweepBoard {
 
 export interface IChartSet {
   charts: IChart[];
+  gpus: ILegendEntry[];
+  gpus_text: string;
   start: number;
   time: IAxis | null;
   phases: IPhaseShade[];
+}
+
+export interface ITable {
+  key: string;
+  columns: IColumn[];
+  rows: string[][];
+  more: number;
 }
 
 export interface ITargetAction {
@@ -728,6 +738,11 @@ export interface IChart {
   height: number;
 }
 
+export interface ILegendEntry {
+  label: string;
+  help: string;
+}
+
 export interface IAxis {
   min: number;
   max: number;
@@ -739,6 +754,12 @@ export interface IPhaseShade {
   name: string;
   start: number;
   end: number;
+}
+
+export interface IColumn {
+  title: string;
+  number: boolean;
+  help: string;
 }
 
 export interface IChartSeries {
@@ -755,7 +776,7 @@ export interface ILevel {
 
 /** Type and default of the fields of what a notebook saves; see `complete`. */
 export const SHAPES: Readonly<Record<string, Readonly<Record<string, string>>>> = {
-  IRunRecord: { schema: 'number=1', handle: 'string', run_id: 'string', name: 'string', target: 'string', experiment: 'string', state: 'string', detail: 'string', reason: 'string | null', exit_code: 'number | null', done: 'boolean', cancel_requested: 'boolean', reachable: 'boolean=true', created: 'number', seen_at: 'number', phases: 'IPhase[]', params: 'Record<string, unknown>', tags: 'Record<string, string>', metrics: 'Record<string, IMetricSeries>', metrics_hidden: 'number', telemetry: 'ITelemetrySeries', gpu: 'IGpuTelemetry | null', truth: 'IGpuTruth | null', summary: 'Record<string, unknown>', kind: 'string="run"', view: 'string="run"', window: 'number=600.0', log: 'ILogTail', outputs: 'Record<string, unknown>', models: 'string[]', error: 'string | null', excerpt: 'ICodeExcerpt | null', tracking: 'Record<string, string>', source_sha256: 'string', notes: 'string[]', taken: 'ITaken', doors: 'IRunLink[]', children: 'IChildRun[]', children_hidden: 'number', parent: 'string', attempt: 'number=1', scaling: 'IMeasurement | null', sweep: 'ISweepBoard | null', pictures: 'IRunPicture[]', pictures_hidden: 'number', charts: 'IChartSet' },
+  IRunRecord: { schema: 'number=1', handle: 'string', run_id: 'string', name: 'string', target: 'string', experiment: 'string', state: 'string', detail: 'string', reason: 'string | null', exit_code: 'number | null', done: 'boolean', cancel_requested: 'boolean', reachable: 'boolean=true', created: 'number', seen_at: 'number', phases: 'IPhase[]', params: 'Record<string, unknown>', tags: 'Record<string, string>', metrics: 'Record<string, IMetricSeries>', metrics_hidden: 'number', telemetry: 'ITelemetrySeries', gpu: 'IGpuTelemetry | null', truth: 'IGpuTruth | null', summary: 'Record<string, unknown>', kind: 'string="run"', view: 'string="run"', window: 'number=600.0', log: 'ILogTail', outputs: 'Record<string, unknown>', models: 'string[]', error: 'string | null', excerpt: 'ICodeExcerpt | null', tracking: 'Record<string, string>', source_sha256: 'string', notes: 'string[]', taken: 'ITaken', doors: 'IRunLink[]', children: 'IChildRun[]', children_hidden: 'number', parent: 'string', attempt: 'number=1', scaling: 'IMeasurement | null', sweep: 'ISweepBoard | null', pictures: 'IRunPicture[]', pictures_hidden: 'number', charts: 'IChartSet', tables: 'ITable[]' },
   IRunGroup: { schema: 'number=1', handles: 'string[]', rows: 'IGroupRow[]', hidden: 'number', columns: 'IGroupColumn[]', same: 'Record<string, unknown>', curve: 'string', verdict: 'string[]', done: 'boolean', seen_at: 'number' },
   IPhase: { name: 'string', start: 'number', end: 'number | null', seconds: 'number | null' },
   IMetricSeries: { step: 'number[]', value: '(number | null)[]', seconds: 'number[]', last: 'number | string | null', n: 'number', rank: 'number' },
@@ -770,7 +791,8 @@ export const SHAPES: Readonly<Record<string, Readonly<Record<string, string>>>> 
   IMeasurement: { slice: 'IScalingSlice', rate: 'number | null', counted: 'string', metric: 'string', error: 'number', points: 'number', whole: 'boolean', problem: 'string="none"' },
   ISweepBoard: { metric: 'string', goal: 'string', sampler: 'string', policy: 'string', space: 'Record<string, string>', max_trials: 'number | null', max_concurrent: 'number=1', number: 'number[]', state: 'string[]', value: '(number | null)[]', seconds: '(number | null)[]', handle: 'string[]', params: 'Record<string, unknown[]>', nulls: 'Record<string, number[]>', early: 'number[]', reason: 'Record<string, string>', curves: 'ITrialCurve[]', best: 'number | null', importance: 'Record<string, number>', hidden: 'number', message: 'string', axes: 'ITrialAxis[]', levels: 'number[]', counts_text: 'string', best_text: 'string', goal_text: 'string' },
   IRunPicture: { path: 'string', name: 'string', kind: 'string="artifact"', width: 'number', height: 'number', bytes: 'number', time: 'number', title: 'string', thumbnail: 'string' },
-  IChartSet: { charts: 'IChart[]', start: 'number', time: 'IAxis | null', phases: 'IPhaseShade[]' },
+  IChartSet: { charts: 'IChart[]', gpus: 'ILegendEntry[]', gpus_text: 'string', start: 'number', time: 'IAxis | null', phases: 'IPhaseShade[]' },
+  ITable: { key: 'string', columns: 'IColumn[]', rows: 'string[][]', more: 'number' },
   IGroupRow: { handle: 'string', name: 'string', state: 'string', reason: 'string', error: 'string', reachable: 'boolean=true', cancel_requested: 'boolean', created: 'number', started: 'number | null', ended: 'number | null', values: 'string[]', best: 'number[]', curve: 'number[]' },
   IGroupColumn: { name: 'string', kind: 'string', goal: 'string' },
   IGpuSeries: { node: 'number', index: 'number', label: 'string', name: 'string', uuid: 'string', memory_total: 'number | null', power_limit: 'number | null', util: '(number | null)[]', peak: '(number | null)[]', memory: '(number | null)[]', power: '(number | null)[]', lost: 'boolean', sm_activity: '(number | null)[]' },
@@ -781,8 +803,10 @@ export const SHAPES: Readonly<Record<string, Readonly<Record<string, string>>>> 
   ITrialCurve: { trial: 'number', step: 'number[]', value: '(number | null)[]' },
   ITrialAxis: { name: 'string', title: 'string', kind: 'string="linear"', low: 'number', high: 'number=1.0', ticks: 'number[]', labels: 'string[]', categories: 'unknown[]' },
   IChart: { key: 'string', title: 'string', note: 'string', value: 'string', whole: 'string', unit: 'string', x: '(string | number)[]', steps: 'IAxis | null', y: 'IAxis | null', series: 'IChartSeries[]', band: '(string | number)[]', levels: 'ILevel[]', height: 'number=132' },
+  ILegendEntry: { label: 'string', help: 'string' },
   IAxis: { min: 'number', max: 'number', ticks: 'number[]', labels: 'string[]' },
   IPhaseShade: { name: 'string', start: 'number', end: 'number' },
+  IColumn: { title: 'string', number: 'boolean', help: 'string' },
   IChartSeries: { data: '(string | number)[]', label: 'string', color: 'number', style: 'string' },
   ILevel: { value: 'number', label: 'string' },
 };

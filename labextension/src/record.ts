@@ -1,7 +1,7 @@
 /** Normalization of records from saved notebooks: fills in every field. Pure functions. */
 
 import { complete, list, text } from './untyped';
-import { IGpuHeat, IRunPicture, IRunRecord, ISweepBoard, RunState } from './protocol';
+import { IGpuHeat, IGpuTelemetry, IRunPicture, IRunRecord, ISweepBoard, RunState } from './protocol';
 
 const STATES: readonly string[] = [
   'preparing',
@@ -38,8 +38,8 @@ export function pictures(raw: unknown): IRunPicture[] {
 }
 
 /** The heat map, if it has all its cells. */
-function wholeHeat(heat: IGpuHeat | null): IGpuHeat | null {
-  const cells = heat && heat.labels.length * heat.columns;
+function wholeHeat({ heat, gpus }: IGpuTelemetry): IGpuHeat | null {
+  const cells = heat && heat.labels.length === gpus.length && heat.labels.length * heat.columns;
   return cells && heat.cells.length >= 2 * cells ? heat : null;
 }
 
@@ -69,17 +69,6 @@ export function heatCells(map: IGpuHeat): Float32Array {
   });
 }
 
-/** Parse a row label: `0:3` -> node 0, index 3. */
-export function heatRow(label: string): { node: number; index: number } {
-  const [node, index] = label.split(':').map(Number);
-  return { node: node || 0, index: index || 0 };
-}
-
-/** Name of a GPU from the kernel, e.g. `GPU 3` or `GPU 0 MIG 1`. Records of earlier versions contain only a number. */
-export function gpuName(index: number, label = ''): string {
-  return label || (index < 100 ? `GPU ${index}` : `GPU ${Math.floor(index / 100) - 1} MIG ${index % 100}`);
-}
-
 /** Fill in missing fields and drop values of the wrong type; never throws. */
 export function normalise(raw: unknown): IRunRecord {
   const r = complete<IRunRecord>('IRunRecord', raw);
@@ -91,7 +80,7 @@ export function normalise(raw: unknown): IRunRecord {
     target: r.target || r.handle.split('/')[0],
     state: stateOf(r.state),
     metrics: Object.fromEntries(Object.entries(r.metrics).sort(([, a], [, b]) => a.rank - b.rank)),
-    gpu: r.gpu && { ...r.gpu, heat: wholeHeat(r.gpu.heat) },
+    gpu: r.gpu && { ...r.gpu, heat: wholeHeat(r.gpu) },
     sweep: r.sweep && wholeBoard(r.sweep),
     children: r.children.map(child => ({ ...child, name: child.name || child.id || '?' })),
     pictures: pictures(r.pictures)

@@ -4,7 +4,7 @@ import { same } from '../src/charts/chart';
 import { area } from '../src/charts/scale';
 import { lineData } from '../src/output/charts';
 import { oldCharts } from '../src/output/oldCharts';
-import { heatCells, heatRow, normalise } from '../src/record';
+import { heatCells, normalise } from '../src/record';
 
 const trans: any = {
   __: (text: string, ...values: unknown[]) => values.reduce((t: string, v, i) => t.replace(`%${i + 1}`, String(v)), text)
@@ -85,12 +85,11 @@ test('a record of an earlier version has charts of its series', () => {
 });
 
 test('heat maps are two hex digits a cell', () => {
-  const record = normalise({ gpu: { heat: { labels: ['0:0', '1:3'], columns: 2, cells: '0064ff0a' } } });
+  const record = normalise({ gpu: { gpus: [{}, {}], heat: { labels: ['0:0', '1:3'], columns: 2, cells: '0064ff0a' } } });
   const heat = record.gpu?.heat;
   assert.ok(heat);
   assert.deepEqual([...heatCells(heat)], [0, 100, NaN, 10]);
-  assert.deepEqual(heat.labels.map(heatRow), [{ node: 0, index: 0 }, { node: 1, index: 3 }]);
-  assert.equal(normalise({ gpu: { heat: { labels: ['0:0'], columns: 2, cells: '00' } } }).gpu?.heat, null);
+  assert.equal(normalise({ gpu: { gpus: [{}], heat: { labels: ['0:0'], columns: 2, cells: '00' } } }).gpu?.heat, null);
 });
 
 test('bands and holes of a chart', () => {

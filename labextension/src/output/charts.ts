@@ -6,33 +6,10 @@ import { HeatMap, timed } from '../charts/heat';
 import { choiceOf, drawn, MetricBar, MetricChoice } from '../charts/metricChoice';
 import { extent, metricAxis, timeAxis } from '../charts/scale';
 import { drawTiles } from '../charts/values';
-import { ago, amount, bytes, clock, number, percent } from '../format';
-import { IChart, IChartSet, IGpuProcess, IGpuSeries, IGpuTelemetry, IRunRecord } from '../protocol';
-import { gpuName, heatCells, heatRow } from '../record';
+import { ago, amount, clock, number } from '../format';
+import { IChart, IChartSet, IRunRecord } from '../protocol';
+import { heatCells } from '../record';
 import { oldCharts } from './oldCharts';
-
-/** `GPU 3`, or `n1 GPU 3` where there are several nodes. */
-export function gpuLabel(part: IGpuTelemetry, node: number, index: number): string {
-  const several = part.nodes.length > 1 || part.gpus.some(gpu => gpu.node !== part.gpus[0].node);
-  const name = gpuName(index, part.gpus.find(gpu => gpu.node === node && gpu.index === index)?.label);
-  return several ? `n${node} ${name}` : name;
-}
-
-/** `2 × NVIDIA A100, 3 × NVIDIA A100 MIG 1g.10gb`: GPUs and instances counted apart. */
-export function gpuCounts(gpus: readonly IGpuSeries[], trans: TranslationBundle): string {
-  const counts = new Map<string, number>();
-  for (const gpu of gpus) {
-    const name = gpu.name || trans.__('GPU');
-    const kind = gpuName(gpu.index, gpu.label).includes(' MIG ') && !name.includes(' MIG') ? `${name} MIG` : name;
-    counts.set(kind, (counts.get(kind) ?? 0) + 1);
-  }
-  return [...counts].map(([name, count]) => `${count} × ${name}`).join(', ');
-}
-
-/** Rows of the list of processes. */
-const MAX_PROCESSES = 20;
-/** More GPUs than this have no line, so no color, of their own. */
-const MAX_CHIPS = 8;
 
 function element(tag: string, name: string, text = ''): HTMLElement {
   const node = document.createElement(tag);
@@ -41,28 +18,29 @@ function element(tag: string, name: string, text = ''): HTMLElement {
   return node;
 }
 
-/** Title of a column, text of an item in it, and whether it is set flush right. */
-export type Column<T> = [title: string, text: (item: T) => string, number?: boolean];
-
-/** A table with a row for each item. */
-export function table<T>(columns: readonly Column<T>[], items: readonly T[]): HTMLElement {
+/** A table of a record; empty if it has none. */
+export function drawTable(record: IRunRecord, key: string, trans: TranslationBundle): HTMLElement[] {
+  const table = record.tables.find(one => one.key === key);
+  if (!table) {
+    return [];
+  }
   const line = (tag: 'th' | 'td', texts: readonly string[]): HTMLElement => {
     const row = document.createElement('tr');
     texts.forEach((text, i) => {
       const cell = document.createElement(tag);
-      cell.classList.toggle('jp-mod-number', columns[i][2] === true);
+      cell.classList.toggle('jp-mod-number', table.columns[i]?.number === true);
       cell.textContent = text;
-      if (tag === 'th') {
+      if (cell instanceof HTMLTableCellElement && tag === 'th') {
         cell.scope = 'col';
+        cell.title = table.columns[i].help;
       }
       row.append(cell);
     });
     return row;
   };
-  const result = element('table', 'table');
-  const titles = columns.map(([title]) => title);
-  result.append(line('th', titles), ...items.map(item => line('td', columns.map(([, text]) => text(item)))));
-  return result;
+  const node = element('table', 'table');
+  node.append(line('th', table.columns.map(({ title }) => title)), ...table.rows.map(row => line('td', row)));
+  return [node, ...(table.more ? [element('div', 'gpuSource', trans.__('and %1 more', table.more))] : [])];
 }
 
 /** What a record says of its GPUs beside the charts: which they are, their processes, the heat map. */
@@ -87,7 +65,8 @@ class GpuView {
     if (!part) {
       return;
     }
-    const key = JSON.stringify([part.gpus.map(g => [g.node, g.index, g.name]), part.note, part.source, part.age]);
+    const { gpus, gpus_text: text } = record.charts;
+    const key = JSON.stringify([gpus, text, part.note, part.source, part.age]);
     if (this._key !== key) {
       this._key = key;
       this.legend.replaceChildren(...this._legend(record));
@@ -106,24 +85,16 @@ class GpuView {
     if (!part) {
       return nodes;
     }
-    if (part.gpus.length && part.gpus.length <= MAX_CHIPS) {
-      part.gpus.forEach((gpu, i) => {
-        const chip = element('span', 'gpuChip');
-        const key = element('i', 'hoverKey');
-        key.dataset.color = String(i);
-        const label = gpuLabel(part, gpu.node, gpu.index);
-        chip.append(key, gpu.lost ? this._trans.__('%1 lost', label) : label);
-        chip.title = [gpu.name, gpu.uuid].filter(Boolean).join(', ');
-        nodes.push(chip);
-      });
-    }
-    const words: string[] = [];
-    if (part.gpus.length) {
-      words.push(gpuCounts(part.gpus, this._trans));
-      if (part.gpus.length > MAX_CHIPS) {
-        words.push(this._trans.__('mean, and the range from lowest to highest'));
-      }
-    }
+    const { gpus, gpus_text: text } = record.charts;
+    gpus.forEach(({ label, help }, i) => {
+      const chip = element('span', 'gpuChip');
+      const key = element('i', 'hoverKey');
+      key.dataset.color = String(i);
+      chip.append(key, label);
+      chip.title = help;
+      nodes.push(chip);
+    });
+    const words = text ? [text] : [];
     if (part.note) {
       words.push(part.note);
     }
@@ -158,7 +129,7 @@ class GpuView {
     this._heat.update({
       title: this._trans.__('Utilization by GPU'),
       last: '',
-      rows: map.labels.map(heatRow).map(({ node, index }) => ({ node, label: gpuLabel(part, node, index) })),
+      rows: part.gpus.map(({ node, index, label }) => ({ node, label: (part.nodes.length > 1 ? `n${node} ` : '') + (label || `GPU ${index}`) })),
       cells: heatCells(map),
       columns: map.columns,
       ...timed(0, t[t.length - 1] - t[0], map.columns)
@@ -166,31 +137,12 @@ class GpuView {
   }
 
   private _processes(record: IRunRecord): void {
-    const all = record.gpu?.processes ?? [];
-    const key = JSON.stringify(all);
-    if (this._table.dataset.key === key) {
-      return;
-    }
-    this._table.dataset.key = key;
-    this._table.hidden = !all.length;
-    this._table.replaceChildren();
-    if (!all.length) {
-      return;
-    }
-    const trans = this._trans;
-    const owners: Record<string, string> = { mine: trans.__('this run'), other: trans.__('others') };
-    const columns: Column<IGpuProcess>[] = [
-      [trans.__('GPU'), ({ node, index }) => (record.gpu ? gpuLabel(record.gpu, node, index) : '')],
-      [trans.__('pid'), ({ pid }) => String(pid), true],
-      [trans.__('user'), ({ user }) => user || trans.__('n/a')],
-      [trans.__('command'), ({ name }) => name || trans.__('n/a')],
-      [trans.__('whose'), ({ owner }) => owners[owner] ?? trans.__('cannot tell')],
-      [trans.__('SM'), ({ sm }) => (sm === null ? trans.__('n/a') : percent(sm)), true],
-      [trans.__('GPU memory'), ({ memory }) => (memory === null ? trans.__('n/a') : bytes(memory)), true]
-    ];
-    this._table.append(table(columns, all.slice(0, MAX_PROCESSES)));
-    if (all.length > MAX_PROCESSES) {
-      this._table.append(element('div', 'gpuSource', trans.__('and %1 more', all.length - MAX_PROCESSES)));
+    const key = JSON.stringify(record.tables.find(table => table.key === 'gpu processes') ?? null);
+    if (this._table.dataset.key !== key) {
+      this._table.dataset.key = key;
+      const nodes = drawTable(record, 'gpu processes', this._trans);
+      this._table.hidden = !nodes.length;
+      this._table.replaceChildren(...nodes);
     }
   }
 

@@ -46,6 +46,8 @@ export function oldCharts(record: IRunRecord): IChartSet {
   const times = extent([...telemetry.t, ...(gpu?.t ?? [])]);
   return {
     charts: charts.map(chart => complete<IChart>('IChart', chart)),
+    gpus: gpu?.util ? [] : (gpu?.gpus ?? []).map(({ index, label, name }) => ({ label: label || `GPU ${index}`, help: name })),
+    gpus_text: '',
     start: times?.[0] ?? 0,
     time: times && timeAxis(0, Math.max(1, times[1] - times[0])),
     phases: []
