@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import sysconfig
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -235,9 +236,10 @@ def _installed_folders(top: Path) -> Iterator[str]:
 
 def _loaded_folders(text: bytes, top: Path) -> Iterator[str]:
     """Yield the folders of a project from which this kernel has loaded modules that a script names."""
-    for name, module in [*sys.modules.items()]:
-        file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or "." in name or name.startswith("_") or name.encode() not in text:
+    words = set(re.findall(r"\w+", text.decode(errors="replace")))
+    for name in sorted(words & sys.modules.keys()):
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if not isinstance(file, str) or name.startswith("_"):
             continue
         path = Path(os.path.abspath(file))
         folder = path.parent.parent if path.name == "__init__.py" else path.parent

@@ -21,7 +21,9 @@ MAX_FRAME_BURST = 6
 
 #: Maximum rate of record data: each frame has the whole record, so large records are sent less often.
 FRAME_BYTES_PER_S = 40_000
-#: The same for records over so many bytes, such as those of 1,024 GPUs: to make one takes 0.2 s.
+#: Seconds of that rate that a run may have sent at once after a quiet time, as the first lines of its log.
+FRAME_BURST_S = 0.5
+#: The rate for records over so many bytes, such as those of 1,024 GPUs: to make one takes 0.2 s.
 LARGE_FRAME_BYTES, LARGE_FRAME_BYTES_PER_S = 150_000, 10_000
 
 #: Shortest and longest interval of frames for new samples alone while a page draws the samples itself: then only the
@@ -49,7 +51,7 @@ async def frames(
             changed.set()
 
     stop = store.subscribe(on_change)
-    ended = 0.0
+    ended, next_frame_at = 0.0, 0.0
     pace = TokenBucket(rate, MAX_FRAME_BURST)
     try:
         while True:
@@ -64,7 +66,8 @@ async def frames(
             thumbnails = sum(len(picture.thumbnail) for picture in record.pictures)
             size = len(msgspec.json.encode(record)) - thumbnails
             per_second = FRAME_BYTES_PER_S if size <= LARGE_FRAME_BYTES else LARGE_FRAME_BYTES_PER_S
-            next_frame_at = time.monotonic() + size / per_second
+            now = time.monotonic()
+            next_frame_at = max(next_frame_at, now) + size / per_second
             if record.done:
                 ended = ended or time.monotonic()
                 left = linger - (time.monotonic() - ended)
@@ -80,7 +83,7 @@ async def frames(
                 changed.clear()
                 await changed.wait()
             while not _ended(store, handle):
-                pause = next_frame_at - time.monotonic()
+                pause = next_frame_at - FRAME_BURST_S - time.monotonic()
                 if pause <= 0 and (pause := pace.wait()) == 0:
                     break
                 await asyncio.sleep(min(pause, 0.05))
