@@ -32,6 +32,10 @@ COLUMNS = 3
 METRICS = 6
 
 
+#: Characters of title and value that fit side by side in the usual size.
+_TITLE_CHARS = 26
+
+
 def draw_row(sheet: Sheet, top: float, charts: Sequence[Chart], record: Record, height: float = ROW) -> None:
     """Draw charts side by side over the whole width."""
     width = WIDTH / len(charts)
@@ -61,8 +65,10 @@ def _draw(axes: Any, chart: Chart, record: Record) -> None:
             axes.plot(xs[: len(y)], y[: len(xs)], color=GPUS[series.color], marker="o", markersize=4)
     for level in chart.levels:
         axes.axhline(level.value, color=SOFT, linewidth=1, dashes=(4, 2.5))
-    axes.set_title(clip(chart.title, 22), loc="left", size=8, color=INK, pad=4, parse_math=False)
-    axes.set_title(_with_dashed(chart, rows), loc="right", size=8, color=color, weight="bold", pad=4, parse_math=False)
+    title, value = clip(chart.title, 22), _with_dashed(chart, rows)
+    size = 8.0 if len(title) + len(value) <= _TITLE_CHARS else 7.0
+    axes.set_title(title, loc="left", size=size, color=INK, pad=4, parse_math=False)
+    axes.set_title(value, loc="right", size=size, color=color, weight="bold", pad=4, parse_math=False)
     style_axes(axes)
     if chart.y is None:
         axes.text(0.5, 0.5, "n/a", transform=axes.transAxes, size=9, color=SOFT, ha="center", va="center")
