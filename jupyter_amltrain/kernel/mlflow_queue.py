@@ -123,6 +123,11 @@ class MlflowImportQueue:
             self._waiting.pop(handle, None)
         self._on_imported(handle, state)
 
+    async def settle(self) -> None:
+        """Return when every import that is queued now was tried."""
+        for handle in [*self._waiting]:
+            await self.run(handle)
+
     async def _payload(self, run: Run) -> dict[str, str] | None:
         """Return the worker's request to import a run; ``None`` if its files no longer exist."""
         folder = await self._local_copy(run, "")

@@ -19,6 +19,7 @@ from jupyter_amltrain.errors import ConfirmationNeeded
 from jupyter_amltrain.magics import display, tab_completion
 from jupyter_amltrain.magics.config import AMLTrain
 from jupyter_amltrain.magics.control_channel import ControlChannel
+from jupyter_amltrain.magics.notebook_mlflow import NotebookMlflow
 from jupyter_amltrain.magics.out_variables import OutVariables
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ class _Extension:
             kind = "line_cell" if noun.takes_cell else "line"
             ip.magics_manager.register_function(self._magic(noun), kind, f"aml_{noun.name}")
         ip.events.register("pre_run_cell", self.variables.collect)
+        self.mlflow = NotebookMlflow(ip)
+        self.mlflow.install()
         ip.input_transformers_cleanup.insert(0, _help_of_empty_cell)
         tab_completion.install(ip)
         self.control_channel = ControlChannel(ip, self.config.defaults) if hasattr(ip, "kernel") else None
@@ -85,6 +88,7 @@ class _Extension:
         ip.events.unregister("pre_run_cell", self.variables.collect)
         ip.input_transformers_cleanup.remove(_help_of_empty_cell)
         tab_completion.remove(ip)
+        self.mlflow.remove()
         self.config.unobserve_all()
         if self.control_channel is not None:
             self.control_channel.remove()

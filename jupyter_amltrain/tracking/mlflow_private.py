@@ -348,8 +348,14 @@ _METHODS = (
 _SCHEMES = ("", "file", "runs", "models")
 
 
-def application(uri: str, root: Path) -> Callable[..., Iterable[bytes]]:
-    """Return MLflow's WSGI application for a database, confined to the artifacts below `root`."""
+def application(uri: str, roots: Sequence[Path]) -> Callable[..., Iterable[bytes]]:
+    """Return MLflow's WSGI application for a database, confined to the artifacts below `roots`.
+
+    Parameters
+    ----------
+    roots
+        Folders; new experiments keep their artifacts in the first one.
+    """
     for name in list(os.environ):
         if name.startswith(("MLFLOW_TRACKING_", "MLFLOW_REGISTRY_", "MLFLOW_DEPLOYMENTS_", "_MLFLOW_SERVER_")):
             del os.environ[name]
@@ -363,15 +369,15 @@ def application(uri: str, root: Path) -> Callable[..., Iterable[bytes]]:
     from mlflow.server import handlers
 
     os.environ[server.BACKEND_STORE_URI_ENV_VAR] = uri
-    os.environ[server.ARTIFACT_ROOT_ENV_VAR] = root.as_uri()
-    confine(root)
-    handlers.initialize_backend_stores(uri, None, root.as_uri())
+    os.environ[server.ARTIFACT_ROOT_ENV_VAR] = roots[0].as_uri()
+    confine(roots)
+    handlers.initialize_backend_stores(uri, None, roots[0].as_uri())
     app: Callable[..., Iterable[bytes]] = server.app
     return app
 
 
-def confine(root: Path) -> None:
-    """Restrict MLflow's classes of this process to artifacts below `root`.
+def confine(roots: Sequence[Path]) -> None:
+    """Restrict MLflow's classes of this process to artifacts below `roots`.
 
     The check is in MLflow's artifact repositories, not in the address of a request, because locations of
     experiments, runs, traces, models and their versions all lead there.
@@ -388,21 +394,21 @@ def confine(root: Path) -> None:
     for name in _METHODS:
         method = getattr(repository, name, None)  # the methods differ between versions
         if method is not None:
-            setattr(repository, name, _confined(method, root))
-    repository.__init__ = _confined_init(repository.__init__, root)
-    store.create_experiment = _confined_create(store.create_experiment, root)
+            setattr(repository, name, _confined(method, roots))
+    repository.__init__ = _confined_init(repository.__init__, roots)
+    store.create_experiment = _confined_create(store.create_experiment, roots)
 
 
-def _confined_init(init: Callable[..., None], root: Path) -> Callable[..., None]:
+def _confined_init(init: Callable[..., None], roots: Sequence[Path]) -> Callable[..., None]:
     @functools.wraps(init)
     def checked(self: Any, artifact_uri: str, *arguments: Any, **named: Any) -> None:
-        _check(local_path(artifact_uri), root)
+        _check(local_path(artifact_uri), roots)
         init(self, artifact_uri, *arguments, **named)
 
     return checked
 
 
-def _confined(method: Callable[..., Any], root: Path) -> Callable[..., Any]:
+def _confined(method: Callable[..., Any], roots: Sequence[Path]) -> Callable[..., Any]:
     signature = inspect.signature(method)
 
     @functools.wraps(method)
@@ -414,17 +420,17 @@ def _confined(method: Callable[..., Any], root: Path) -> Callable[..., Any]:
         name = os.path.basename(values.get("local_file") or values.get("artifact_file_name") or "")
         if method.__name__ == "download_trace_data":
             name = "traces.json"
-        _check(os.path.join(local_path(self.artifact_uri), below or "", name), root)
+        _check(os.path.join(local_path(self.artifact_uri), below or "", name), roots)
         return method(self, *arguments, **named)
 
     return checked
 
 
-def _confined_create(create: Callable[..., Any], root: Path) -> Callable[..., Any]:
+def _confined_create(create: Callable[..., Any], roots: Sequence[Path]) -> Callable[..., Any]:
     @functools.wraps(create)
     def checked(self: Any, name: str, artifact_location: str | None = None, *arguments: Any, **named: Any) -> Any:
         if artifact_location:
-            _check(local_path(artifact_location), root)
+            _check(local_path(artifact_location), roots)
         return create(self, name, artifact_location, *arguments, **named)
 
     return checked
@@ -440,10 +446,9 @@ def local_path(uri: str) -> str:
     raise _refusal()
 
 
-def _check(path: str, root: Path) -> None:
-    inside = os.path.realpath(root)
-    real = os.path.realpath(path)
-    if real != inside and not real.startswith(inside + os.sep):
+def _check(path: str, roots: Sequence[Path]) -> None:
+    real = Path(os.path.realpath(path))
+    if not any(real.is_relative_to(os.path.realpath(root)) for root in roots):
         raise _refusal()
 
 

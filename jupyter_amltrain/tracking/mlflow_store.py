@@ -31,6 +31,14 @@ def artifact_root(project: str | os.PathLike[str]) -> Path:
     return project_store(project) / "mlartifacts"
 
 
+def artifact_roots(project: str | os.PathLike[str]) -> tuple[Path, ...]:
+    """Return the folders that may have artifacts of the project's store.
+
+    The second one is MLflow's own, for experiments that a notebook creates without a server.
+    """
+    return artifact_root(project), Path(project) / "mlruns"
+
+
 class TrackingStore:
     """The open store of one project. Use as a context manager; hold the import lock.
 

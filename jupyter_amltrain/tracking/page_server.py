@@ -29,7 +29,7 @@ from jupyter_amltrain.agent.processes import is_alive
 from jupyter_amltrain.agent.tcp_owner import is_other_user
 from jupyter_amltrain.state_dir import write_json
 from jupyter_amltrain.tracking import mlflow_private, page_proxy
-from jupyter_amltrain.tracking.mlflow_store import artifact_root, database_uri
+from jupyter_amltrain.tracking.mlflow_store import artifact_roots, database_uri
 from jupyter_amltrain.tracking.page_proxy import SECRET_HEADER
 
 Environ = dict[str, Any]
@@ -102,7 +102,7 @@ def serve(project: str, folder: Path, secret: str, activity: Activity) -> dict[s
     activity
         Updated by every accepted request.
     """
-    app = SecretCheck(mlflow_private.application(database_uri(project), artifact_root(project)), secret, activity)
+    app = SecretCheck(mlflow_private.application(database_uri(project), artifact_roots(project)), secret, activity)
     from werkzeug.serving import WSGIRequestHandler, make_server
 
     class Handler(WSGIRequestHandler):

@@ -1,0 +1,113 @@
+"""MLflow in the notebook looks at the store in which the notebook's runs are recorded."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+_VARIABLE = "MLFLOW_TRACKING_URI"
+
+#: Maximum wait of a cell that mentions MLflow for the records of runs that have ended, in seconds.
+RECORD_TIMEOUT_S = 20.0
+
+_MENTION = re.compile(r"\bmlflow\b")
+
+#: A line that imports MLflow.
+_IMPORT = re.compile(r"^[ \t]*(?:import|from)[ \t]+mlflow\b", re.M)
+
+
+class NotebookMlflow:
+    """The tracking URI that this kernel got from us, unless its user has set one.
+
+    A variable of the environment, so that MLflow is not imported, :func:`mlflow.set_tracking_uri` takes precedence, and
+    programs that a cell starts use the same store, as they do after that function.
+    """
+
+    def __init__(self, ip: InteractiveShell) -> None:
+        self._ip = ip
+        self._uri = ""
+
+    def install(self) -> None:
+        """Set the URI, and say so when the notebook imports MLflow."""
+        module = sys.modules.get("mlflow")
+        if os.environ.get(_VARIABLE) or (module is not None and module.is_tracking_uri_set()):
+            return
+        self._follow()
+        self._ip.events.register("pre_run_cell", self._before_cell)
+        self._ip.events.register("post_run_cell", self._after_cell)
+
+    def remove(self) -> None:
+        """Undo :meth:`install`."""
+        if self._uri and os.environ.get(_VARIABLE) == self._uri:
+            del os.environ[_VARIABLE]
+        self._stop("pre_run_cell", self._before_cell)
+        self._stop("post_run_cell", self._after_cell)
+
+    def _follow(self) -> None:
+        """Name the store of the current working folder, to which runs go."""
+        from jupyter_amltrain.state_dir import project_store
+
+        if os.environ.get(_VARIABLE, "") != self._uri:  # the user's own
+            return
+        try:
+            folder = os.getcwd()
+        except FileNotFoundError:  # it was deleted; a submit says so
+            return
+        os.environ[_VARIABLE] = self._uri = f"sqlite:///{project_store(folder) / 'mlflow.db'}"
+
+    def _before_cell(self, info: Any) -> None:
+        self._follow()
+        text = str(getattr(info, "raw_cell", ""))
+        if os.environ.get(_VARIABLE) != self._uri or text.startswith("%%") or not _MENTION.search(text):
+            return
+        if _IMPORT.search(text):
+            _create_store()
+        _await_records()
+
+    def _after_cell(self, result: Any) -> None:
+        """Say once where MLflow looks."""
+        get_uri = getattr(sys.modules.get("mlflow"), "get_tracking_uri", None)  # absent while a thread imports it
+        if get_uri is None:
+            return
+        self._stop("post_run_cell", self._after_cell)
+        if self._uri and get_uri() == self._uri:
+            print(
+                "MLflow in this notebook looks at the store of its runs, .amltrain/mlflow.db. "
+                "For another one: mlflow.set_tracking_uri(...)"
+            )
+
+    def _stop(self, event: str, callback: Callable[[Any], None]) -> None:
+        if callback in self._ip.events.callbacks[event]:
+            self._ip.events.unregister(event, callback)
+
+
+def _create_store() -> None:
+    """Create the store if there is none: MLflow, which would do so on its first call, does not do it all or nothing."""
+    from jupyter_amltrain.errors import AmlTrainError
+    from jupyter_amltrain.state_dir import project_store
+    from jupyter_amltrain.tracking import importer
+
+    project = os.getcwd()
+    if (project_store(project) / "mlflow.db").exists():
+        return
+    try:
+        with importer.open_store(project, importer.LOCK_TIMEOUT_S, importer.blank_result({}, project)):
+            pass
+    except (AmlTrainError, ImportError, OSError) as error:  # MLflow itself says more, if the cell needs the store
+        print(f"MLflow's store cannot be created: {error}", file=sys.stderr)
+
+
+def _await_records() -> None:
+    """Wait until the runs that have ended are in the store."""
+    from jupyter_amltrain.kernel.session import current_controller
+
+    if (controller := current_controller()) is not None:
+        with contextlib.suppress(TimeoutError):
+            controller.loop.call(controller.imports.settle(), RECORD_TIMEOUT_S)
