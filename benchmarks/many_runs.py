@@ -56,7 +56,7 @@ from jupyter_amltrain.frontend import clients, events, protocol
 controller, came = session.controller(), threading.Event()
 rows = []
 def send(comm, event, buffers):
-    if isinstance(event, protocol.Snapshot):
+    if isinstance(event, protocol.StateSnapshot):
         rows.append((len(event.runs), event.more))
         came.set()
 async def ask():
