@@ -39,6 +39,7 @@ from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunHandle, RunStatus, make_handle
 from jupyter_amltrain.schema.target import ComputeTarget, LocalTarget, TargetInfo
 from jupyter_amltrain.state_dir import StateRoot
+from jupyter_amltrain.tracking.job_server import job_server_command
 
 #: Variables that lead an interpreter to its own packages.
 _INTERPRETER_VARIABLES = frozenset(
@@ -245,12 +246,19 @@ class AgentBackend(Backend):
             "cwd": launch.cwd,
             "env": launch.env,
             "notebook_dir": spec.notebook_dir if self._machine.has_our_disk else "",
-            "tracking": {"run_id": uuid.uuid4().hex, "mode": spec.tracking},
+            "tracking": self._tracking(spec),
             "snapshot": {"digest": snapshot.digest, "files": len(snapshot.files), "bytes": snapshot.bytes},
             "spec": msgspec.to_builtins(spec),
             **{name: part for name, part in parts.items() if part},
         }
         return LaunchPlan(run_id=run_id, spec=spec, snapshot=snapshot, request=job, notes=notes)
+
+    def _tracking(self, spec: JobSpec) -> dict[str, Any]:
+        """Return the MLflow run of a job, and the command of MLflow's server of its project where that is at hand."""
+        tracking = {"run_id": uuid.uuid4().hex, "mode": spec.tracking}
+        if not self._machine.has_our_disk or spec.tracking == "direct":
+            return tracking
+        return {**tracking, "server": job_server_command(spec.project)}
 
     async def launch(self, plan: LaunchPlan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
         """See :meth:`Backend.launch`."""

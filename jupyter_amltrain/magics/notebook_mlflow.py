@@ -91,15 +91,10 @@ class NotebookMlflow:
 def _create_store() -> None:
     """Create the store if there is none: MLflow, which would do so on its first call, does not do it all or nothing."""
     from jupyter_amltrain.errors import AmlTrainError
-    from jupyter_amltrain.state_dir import project_store
     from jupyter_amltrain.tracking import importer
 
-    project = os.getcwd()
-    if (project_store(project) / "mlflow.db").exists():
-        return
     try:
-        with importer.open_store(project, importer.LOCK_TIMEOUT_S, importer.blank_result({}, project)):
-            pass
+        importer.create_store(os.getcwd())
     except (AmlTrainError, ImportError, OSError) as error:  # MLflow itself says more, if the cell needs the store
         print(f"MLflow's store cannot be created: {error}", file=sys.stderr)
 

@@ -160,6 +160,19 @@ def open_store(project: str, timeout: float, result: dict[str, Any]) -> Iterator
         yield store
 
 
+def create_store(project: str) -> None:
+    """Create the project's store if there is none, wholly or not at all.
+
+    Raises
+    ------
+    StateError
+        It cannot be created.
+    """
+    if not (project_store(project) / "mlflow.db").exists():
+        with open_store(project, LOCK_TIMEOUT_S, blank_result({}, project)):
+            pass
+
+
 def _locked_import(
     folder: Path,
     project: str,

@@ -1,6 +1,6 @@
 """Proxies requests for MLflow's page to its process, for Jupyter's server and for a page with its own port.
 
-Imports Tornado and the standard library only: it is loaded into every Jupyter server.
+Imports Tornado, the standard library and the agent only: it is loaded into every Jupyter server.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from urllib.parse import quote, urlsplit
 
 from tornado import httputil, iostream, web
 
-#: Header of the secret between this proxy and MLflow's process.
-SECRET_HEADER = "X-Amltrain-Secret"
+from jupyter_amltrain.agent.mlflow.project_server import SECRET_HEADER
+
 #: Environment variable with the folder of a Jupyter server that can show MLflow's page.
 FOLDER_VARIABLE = "AMLTRAIN_JUPYTER_FOLDER"
 #: File in that folder: address of the server.

@@ -25,12 +25,12 @@ from urllib.parse import parse_qsl, urlencode
 
 from tornado import httpserver, iostream, netutil, web
 
+from jupyter_amltrain.agent.mlflow.project_server import SECRET_HEADER
 from jupyter_amltrain.agent.processes import is_alive
 from jupyter_amltrain.agent.tcp_owner import is_other_user
 from jupyter_amltrain.state_dir import write_json
-from jupyter_amltrain.tracking import mlflow_private, page_proxy
+from jupyter_amltrain.tracking import importer, mlflow_private, page_proxy
 from jupyter_amltrain.tracking.mlflow_store import artifact_roots, database_uri
-from jupyter_amltrain.tracking.page_proxy import SECRET_HEADER
 
 Environ = dict[str, Any]
 
@@ -233,8 +233,9 @@ def listen(record: dict[str, Any], hub_prefix: str) -> LocalServer:
 def main(text: str) -> None:
     """Body of the process; `text` is JSON.
 
-    ``project``, ``record`` (file to write when the page is ready), ``start`` (any text, repeated in the
-    record), ``front`` (whether to listen with a token), ``hub`` (path prefix of a hub), ``idle`` (seconds),
+    ``project``, ``record`` (file to write when the page is ready; without it a line of standard output), ``start``
+    (any text, repeated in the record), ``front`` (whether to listen with a token), ``hub`` (path prefix of a hub),
+    ``idle`` (seconds), ``create`` (whether to create a missing store),
     ``session`` (identity of the process with which to end; without it the process ends with standard input).
     """
     args = json.loads(text)
@@ -242,24 +243,26 @@ def main(text: str) -> None:
     temporary = tempfile.gettempdir()
     base = "/tmp" if os.name == "posix" and len(os.fsencode(temporary)) > _MAX_FOLDER_BYTES else temporary
     folder = Path(tempfile.mkdtemp(prefix="amltrain-mlflow-", dir=base))
-    path = Path(args["record"])
+    path = Path(args["record"]) if "record" in args else None
     signal.signal(signal.SIGTERM, lambda *what: sys.exit(0))
     try:
         asyncio.run(_serve(args, folder, path))
     finally:
         with contextlib.suppress(OSError, ValueError):
-            if json.loads(path.read_text()).get("start") == args["start"]:
+            if path is not None and json.loads(path.read_text()).get("start") == args["start"]:
                 path.unlink()
         shutil.rmtree(folder, ignore_errors=True)
         os._exit(0)  # threads may still serve requests
 
 
-async def _serve(args: dict[str, Any], folder: Path, path: Path) -> None:
+async def _serve(args: dict[str, Any], folder: Path, path: Path | None) -> None:
     orphaned = threading.Event()
     if "session" not in args:
         threading.Thread(target=_wait_for_end_of_input, args=(orphaned,), daemon=True).start()
     activity = Activity()
     secret = secrets.token_urlsafe(32)
+    if args.get("create"):
+        await asyncio.to_thread(importer.create_store, args["project"])
     address = await asyncio.to_thread(serve, args["project"], folder, secret, activity)
     activity.last = time.monotonic()  # the time of the import does not count as idle
     record = {"schema": 1, "pid": os.getpid(), "start": args["start"], "address": address, "secret": secret}
@@ -267,7 +270,10 @@ async def _serve(args: dict[str, Any], folder: Path, path: Path) -> None:
     if args["front"]:
         record |= {"token_key": secrets.token_urlsafe(32), "key": secrets.token_hex(8)}
         server = listen(record, args.get("hub", ""))
-    write_json(path, record)
+    if path is None:
+        print(json.dumps(record), flush=True)
+    else:
+        write_json(path, record)
     while not orphaned.is_set() and activity.idle_s() < args["idle"]:
         if args.get("session") and not is_alive(args["session"]):
             break

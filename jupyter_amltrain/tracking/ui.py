@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from jupyter_amltrain.agent.mlflow.project_server import SECRET_HEADER
 from jupyter_amltrain.agent.processes import identity
 from jupyter_amltrain.errors import MissingDependency, StateError
 from jupyter_amltrain.rpc import child_process
@@ -184,7 +185,7 @@ def _answers(record: dict[str, Any]) -> bool:
             connection.sock.connect(record["address"]["unix"])
         else:
             connection.sock = socket.create_connection(("127.0.0.1", int(record["address"]["port"])), 5)
-        connection.request("GET", "/health", headers={page_proxy.SECRET_HEADER: str(record["secret"])})
+        connection.request("GET", "/health", headers={SECRET_HEADER: str(record["secret"])})
         return connection.getresponse().status == 200
     except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException):
         return False

@@ -22,6 +22,7 @@ from urllib.parse import urlencode, urlsplit
 import psutil
 import pytest
 
+from jupyter_amltrain.agent.mlflow.project_server import SECRET_HEADER
 from jupyter_amltrain.state_dir import project_store
 from jupyter_amltrain.tracking import page_proxy, ui
 from tests.agent.conftest import until
@@ -271,7 +272,7 @@ def test_mlflow_process_without_secret_refuses(started):
     _, unix = listening(started["pid"])
     assert len(unix) == 1 and os.stat(unix[0]).st_mode & 0o777 == 0o600
     assert os.stat(Path(unix[0]).parent).st_mode & 0o777 == 0o700
-    for headers in ({}, {page_proxy.SECRET_HEADER: "guess"}):
+    for headers in ({}, {SECRET_HEADER: "guess"}):
         connection = http.client.HTTPConnection("localhost")
         connection.sock = socket.socket(socket.AF_UNIX)
         connection.sock.connect(unix[0])

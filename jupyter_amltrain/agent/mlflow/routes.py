@@ -11,7 +11,8 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from . import search
 from .journal import now_ms
-from .latest import rank
+from .project_search import ProjectSearch, ordered
+from .project_server import MlflowCall
 from .sink_registry import change_of
 from .sink_state import EXPERIMENT_ID, LoggedRun, Recorder, State
 from .validation import Body, Refusal, invalid, missing
@@ -47,8 +48,8 @@ def model_view(state: State, model_id: str) -> Body:
     }
 
 
-def search_runs(state: State, body: Body) -> Body:
-    """Return the response to ``runs/search``."""
+def matching_runs(state: State, body: Body) -> List[Body]:
+    """Return the job's runs that ``runs/search`` asks for, in order, as MLflow's ``Run`` messages."""
     clauses = _parsed(body.get("filter"))
     view = body.get("run_view_type") or "ACTIVE_ONLY"
     runs = [
@@ -59,17 +60,14 @@ def search_runs(state: State, body: Body) -> Body:
         and search.matches(clauses, run.column)
     ]
     runs.sort(key=lambda run: -run.start)
-    for column in reversed(body.get("order_by") or []):
-        kind, key, descending = search.order(column)
-        known = [run for run in runs if run.column(kind, key) is not None]
-        unknown = [run for run in runs if run.column(kind, key) is None]
-        if kind == "metric":
-            known.sort(key=lambda run: rank(run.column(kind, key), descending))
-        else:
-            known.sort(key=lambda run: run.column(kind, key), reverse=descending)
-        runs = known + unknown
+    runs = ordered(runs, body.get("order_by") or [], lambda run: run.column)
+    return [run_view(state, run) for run in runs]
+
+
+def run_page(body: Body, runs: List[Body]) -> Body:
+    """Return the page of runs that a request names."""
     at, count = int(body.get("page_token") or 0), int(body.get("max_results") or 1000)
-    answer: Body = {"runs": [run_view(state, run) for run in runs[at : at + count]]}
+    answer: Body = {"runs": runs[at : at + count]}
     if at + count < len(runs):
         answer["next_page_token"] = str(at + count)
     return answer
@@ -108,6 +106,15 @@ def _model_column(model: Body) -> search.Lookup:
     return column
 
 
+def _experiment_column(experiment: Body) -> search.Lookup:
+    def column(kind: str, key: str) -> Any:
+        if kind == "tag":
+            return next((tag["value"] for tag in experiment["tags"] if tag["key"] == key), None)
+        return experiment.get(key)
+
+    return column
+
+
 def _page(body: Body, points: List[Body]) -> Body:
     """Return the page of points that a request names; all of them if it has no limit."""
     if not body.get("max_results"):
@@ -135,6 +142,10 @@ PARENT, AUTOLOGGING = "mlflow.parentRunId", "mlflow.autologging"
 
 _API = re.compile(r"/(?:ajax-)?api/[23]\.[01]/mlflow/(.+)$")
 
+#: Code of a call that the job's own runs and models do not have, and the codes after which the project may know more.
+_UNKNOWN = "ENDPOINT_NOT_FOUND"
+_ELSEWHERE = (_UNKNOWN, "RESOURCE_DOES_NOT_EXIST")
+
 #: Changes with an empty response.
 _PLAIN = (
     "runs/log-metric",
@@ -151,24 +162,38 @@ _PLAIN = (
 )
 
 
-class Sink:
-    """MLflow's routes over a recorder; thread-safe."""
+#: Searches of the registry, with the name of the list in their response.
+_JOINED = {"registered-models/search": "registered_models", "model-versions/search": "model_versions"}
 
-    def __init__(self, recorder: Recorder) -> None:
-        self.recorder = recorder
+
+class Sink:
+    """MLflow's routes over a recorder; thread-safe.
+
+    Parameters
+    ----------
+    project
+        The store of the project, where the job may ask for what is not its own.
+    """
+
+    def __init__(self, recorder: Recorder, project: Optional[ProjectSearch] = None) -> None:
+        self.recorder, self._project = recorder, project
         self._starting = threading.Lock()  #: held while a new run is checked for being the first
 
     @property
     def _state(self) -> State:
         return self.recorder.state
 
-    def handle(self, method: str, path: str, body: Body, rank: Callable[[], str] = str) -> Any:
-        """Handle one call.
+    def handle(
+        self, method: str, path: str, body: Body, rank: Callable[[], str] = str, request: Optional[MlflowCall] = None
+    ) -> Any:
+        """Handle one call; the project answers for what the job does not have itself.
 
         Parameters
         ----------
         rank
             Returns the caller's rank in a distributed job, or an empty text.
+        request
+            The call as it came.
 
         Raises
         ------
@@ -176,7 +201,19 @@ class Sink:
             The call is refused, with MLflow's error code.
         """
         match = _API.match(path)
-        op = match.group(1).strip("/") if match else ""
+        try:
+            return self._own(method, match.group(1).strip("/") if match else "", path, body, rank)
+        except Refusal as refusal:
+            if request is not None and self._project is not None and refusal.code in _ELSEWHERE:
+                return self._project.forward(request, path, body)
+            if refusal.code == _UNKNOWN:
+                self.recorder.note_once(
+                    f"unknown MLflow call {method} {path}; the script got an error, the run continues"
+                )
+            raise
+
+    def _own(self, method: str, op: str, path: str, body: Body, rank: Callable[[], str]) -> Any:
+        """Handle a call of the job's own runs and models."""
         if (method, op) == ("POST", "runs/create"):
             return self._create_run(body, rank)
         route = _ROUTES.get((method, op))
@@ -193,9 +230,8 @@ class Sink:
             answer = self._registry(method, op, body)
             if answer is not None:
                 return answer
-        self.recorder.note_once(f"unknown MLflow call {method} {path}; the script got an error, the run continues")
         raise Refusal(
-            "ENDPOINT_NOT_FOUND",
+            _UNKNOWN,
             f"{method} {path} is not available inside an amltrain job: its MLflow endpoint records "
             "metrics, params, tags, artifacts, models and traces. Make this call from the notebook "
             "after the run.",
@@ -214,7 +250,9 @@ class Sink:
             uri = str((answer or {}).get("artifact_uri") or "")
             if answer and uri.startswith("models:/") and uri[len("models:/") :] in self._state.models:
                 answer["artifact_uri"] = self._state.model(uri[len("models:/") :])["info"]["artifact_uri"]
-            return answer
+        if answer is not None and op in _JOINED and self._project is not None:
+            return self._project.joined(op, _JOINED[op], body, answer[_JOINED[op]], "name")
+        return answer
 
     def _experiment_by_name(self, body: Body) -> Body:
         name = body.get("experiment_name")
@@ -292,7 +330,16 @@ class Sink:
 
     def _search_runs(self, body: Body) -> Body:
         with self.recorder.lock:
-            return search_runs(self._state, body)
+            own, ids = matching_runs(self._state, body), set(self._state.runs)
+        return run_page(body, own) if self._project is None else self._project.runs(body, own, ids)
+
+    def _search_experiments(self, body: Body) -> Body:
+        clauses = _parsed(body.get("filter"))
+        with self.recorder.lock:
+            own = [e for e in self._state.experiments.values() if search.matches(clauses, _experiment_column(e))]
+        if self._project is None:
+            return {"experiments": own}
+        return self._project.joined("experiments/search", "experiments", body, own, "name")
 
     def _search_models(self, body: Body) -> Body:
         with self.recorder.lock:
@@ -371,8 +418,8 @@ _ROUTES: Dict[Tuple[str, str], Callable[[Sink, Body], Any]] = {
     ("GET", "experiments/get"): lambda sink, body: {"experiment": sink._state.experiment(body.get("experiment_id"))},
     ("GET", "experiments/get-by-name"): Sink._experiment_by_name,
     ("POST", "experiments/create"): Sink._create_experiment,
-    ("POST", "experiments/search"): lambda sink, body: {"experiments": list(sink._state.experiments.values())},
-    ("GET", "experiments/search"): lambda sink, body: {"experiments": list(sink._state.experiments.values())},
+    ("POST", "experiments/search"): Sink._search_experiments,
+    ("GET", "experiments/search"): Sink._search_experiments,
     ("GET", "runs/get"): lambda sink, body: {"run": sink._view(str(body.get("run_id") or body.get("run_uuid")))},
     ("POST", "runs/update"): Sink._update_run,
     ("POST", "runs/search"): Sink._search_runs,

@@ -11,14 +11,16 @@ import threading
 import time
 import uuid
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Callable, Dict, Mapping, Optional
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from .. import testing
 from ..tcp_owner import OwnerLookup, rank_of
 from .journal import clean
+from .project_search import ProjectSearch
+from .project_server import MlflowCall, MlflowResponse, ProjectServer
 from .routes import Sink
-from .sink_state import Recorder
+from .sink_state import EXPERIMENT_ID, Recorder
 from .validation import Refusal
 
 #: Connections that the kernel accepts while the sink is busy or restarts; ``net.core.somaxconn``
@@ -201,7 +203,7 @@ def client_env(port: int, token: str, base: Optional[Mapping[str, str]] = None) 
     return env
 
 
-def serve(listening_socket: socket.socket, recorder: Recorder, token: str) -> int:
+def serve(listening_socket: socket.socket, recorder: Recorder, token: str, server_argv: Sequence[str] = ()) -> int:
     """Serve until SIGTERM; the body of a forked process. Returns 0, for ``os._exit``.
 
     The parent opens the socket and keeps it open, so that requests wait in its backlog
@@ -213,8 +215,11 @@ def serve(listening_socket: socket.socket, recorder: Recorder, token: str) -> in
         Bound to 127.0.0.1 and listening.
     token
         Bearer token that every request must carry.
+    server_argv
+        Command of MLflow's own server of the project; empty where its store cannot be reached.
     """
-    server = _Server(listening_socket, recorder, token)
+    project = ProjectServer(server_argv, recorder.note_once) if server_argv else None
+    server = _Server(listening_socket, recorder, token, project)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _stop)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is meant for the job
@@ -223,6 +228,8 @@ def serve(listening_socket: socket.socket, recorder: Recorder, token: str) -> in
         server.serve_forever(poll_interval=1.0)
     except _Stop:  # SIGTERM: the end of the job
         pass
+    if project is not None:
+        project.close()
     recorder.close()
     return 0
 
@@ -244,7 +251,9 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, listening: socket.socket, recorder: Recorder, token: str) -> None:
+    def __init__(
+        self, listening: socket.socket, recorder: Recorder, token: str, project: Optional[ProjectServer] = None
+    ) -> None:
         super().__init__(("127.0.0.1", 0), _Handler, bind_and_activate=False)
         self.socket.close()
         # A new object on the same descriptor: the parent's object is not changed.
@@ -253,7 +262,8 @@ class _Server(ThreadingHTTPServer):
         self.socket.listen(BACKLOG)
         self.server_address = self.socket.getsockname()
         self.recorder = recorder
-        self.sink = Sink(recorder)
+        name = recorder.state.experiment(EXPERIMENT_ID)["name"]
+        self.sink = Sink(recorder, None if project is None else ProjectSearch(project, name))
         self.authorization = ("Bearer " + token).encode()
         self.connections = Connections(recorder.note_once)
 
@@ -334,11 +344,15 @@ class _Handler(BaseHTTPRequestHandler):
             message = f"amltrain's sink failed: {type(error).__name__}: {error}"
             self.server.recorder.note_once(message)
             code, response = 400, {"error_code": "INTERNAL_ERROR", "message": message}
-        text = isinstance(response, str)
-        data = (response if text else json.dumps(response)).encode()
+        if isinstance(response, MlflowResponse):  # of MLflow's own server
+            code, kind, data = response
+        elif isinstance(response, str):
+            kind, data = "text/plain", response.encode()
+        else:
+            kind, data = "application/json", json.dumps(response).encode()
         testing.hit("sink_before_answer")
         self.send_response(code)
-        self.send_header("Content-Type", "text/plain" if text else "application/json")
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
@@ -410,8 +424,9 @@ class _Handler(BaseHTTPRequestHandler):
             if b"\\u" in raw or not raw.isascii():
                 body = clean(body)
         for name, values in parse_qs(url.query).items():
-            body.setdefault(name, values[0])
-        return self.server.sink.handle(self.command, unquote(url.path), body, self._rank)
+            body.setdefault(name, values[0] if len(values) == 1 else values)
+        request = MlflowCall(self.command, self.path, self.headers.get("Content-Type") or "", raw)
+        return self.server.sink.handle(self.command, unquote(url.path), body, self._rank, request)
 
     def _rank(self) -> str:
         return rank_of(OwnerLookup().owner(self.connection))

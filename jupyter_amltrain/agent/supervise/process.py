@@ -257,4 +257,4 @@ def serve_sink(task: Assignment, endpoint: SinkEndpoint, journal: str = METRICS,
         experiment_name=task.job["experiment"],
         on_note=lambda text: log_line(task.folder, "mlflow-sink: " + text),
     )
-    return sink_server.serve(endpoint.socket, recorder, endpoint.token)
+    return sink_server.serve(endpoint.socket, recorder, endpoint.token, task.job["tracking"].get("server") or ())

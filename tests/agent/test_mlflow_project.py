@@ -1,0 +1,141 @@
+"""What a job asks of its project: searches over its own runs and the store's, and a server that starts when asked."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pytest
+
+from jupyter_amltrain.agent.mlflow.project_search import ProjectSearch
+from jupyter_amltrain.agent.mlflow.project_server import MlflowCall, MlflowResponse, ProjectServer
+from jupyter_amltrain.agent.mlflow.validation import Refusal
+
+OWN, REAL = "0", "7"
+
+
+def run_of(number: int, loss: float, experiment: str = REAL, run_id: str = "") -> dict[str, Any]:
+    info = {"run_id": run_id or f"{number:032x}", "experiment_id": experiment, "start_time": number}
+    return {"info": info, "data": {"metrics": [{"key": "loss", "value": loss}], "params": [], "tags": []}}
+
+
+class Store:
+    """A server whose experiment ``job`` has the id 7, in pages as MLflow's."""
+
+    def __init__(self, *runs: dict[str, Any]) -> None:
+        self.stored, self.asked = runs, list[tuple[str, Any]]()
+
+    def json(self, method: str, op: str, body: Any) -> Any:
+        self.asked.append((op, body))
+        if op.startswith("experiments/get-by-name"):
+            return {"experiment": {"experiment_id": REAL}}
+        found = [
+            json.loads(json.dumps(run)) for run in self.stored if run["info"]["experiment_id"] in body["experiment_ids"]
+        ]
+        if body.get("order_by"):
+            found.sort(key=lambda run: (run["data"]["metrics"][0]["value"], -run["info"]["start_time"]))
+        else:
+            found.sort(key=lambda run: -run["info"]["start_time"])
+        at, count = int(body["page_token"] or 0), body["max_results"]
+        more = {"next_page_token": str(at + count)} if at + count < len(found) else {}
+        return {"runs": found[at : at + count], **more}
+
+    def ask(self, request: MlflowCall) -> MlflowResponse:
+        self.asked.append((request.target, request.data))
+        return MlflowResponse(200, "application/json", b"{}")
+
+
+def pages(search: ProjectSearch, own: list[dict[str, Any]], **body: Any) -> list[list[str]]:
+    """All pages of a search, by the runs' numbers."""
+    found, token, ids = [], "", {run["info"]["run_id"] for run in own}
+    while True:
+        asked = {"experiment_ids": [OWN], **body, **({"page_token": token} if token else {})}
+        answer = search.runs(asked, own, ids)
+        found.append([str(run["info"]["start_time"]) for run in answer["runs"]])
+        assert {run["info"]["experiment_id"] for run in answer["runs"]} <= {OWN}
+        token = answer.get("next_page_token")
+        if not token:
+            return found
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 100])
+@pytest.mark.parametrize("order", [[], ["metrics.loss ASC"]])
+def test_pages_of_own_and_stored_runs_are_one_order(count: int, order: list[str]) -> None:
+    own = [run_of(5, 0.3, OWN), run_of(2, 0.9, OWN)]
+    recorded = run_of(5, 0.3)  # the store has a run of the job already
+    search = ProjectSearch(Store(*(run_of(n, n % 4 / 4) for n in (1, 3, 4, 6, 8, 9)), recorded), "job")  # type: ignore[arg-type]
+    if order:
+        own.sort(key=lambda run: run["data"]["metrics"][0]["value"])
+    found = pages(search, own, max_results=count, order_by=order)
+    flat = [number for page in found for number in page]
+    everything = [*own, *(run_of(n, n % 4 / 4) for n in (1, 3, 4, 6, 8, 9))]
+    everything.sort(key=lambda run: -run["info"]["start_time"])
+    if order:
+        everything.sort(key=lambda run: run["data"]["metrics"][0]["value"])
+    assert flat == [str(run["info"]["start_time"]) for run in everything]
+    assert all(len(page) == count for page in found[:-1]) and len(found[-1]) <= count
+
+
+def test_search_below_own_run_starts_no_server() -> None:
+    store, own = Store(run_of(1, 0.5)), [run_of(5, 0.3, OWN)]
+    parent = own[0]["info"]["run_id"]
+    found = pages(ProjectSearch(store, "job"), own, filter=f"tags.mlflow.parentRunId = '{parent}'")  # type: ignore[arg-type]
+    assert found == [["5"]] and store.asked == [("experiments/get-by-name?experiment_name=job", {})]
+
+
+def test_forwarded_call_names_experiment_of_store() -> None:
+    store = Store()
+    search = ProjectSearch(store, "job")  # type: ignore[arg-type]
+    search.forward(
+        MlflowCall("POST", "/x", "application/json", b"{}"), "/api/2.0/mlflow/x", {"experiment_ids": [OWN, "3"]}
+    )
+    search.forward(MlflowCall("GET", "/y?experiment_id=0", "", b""), "/api/2.0/mlflow/y", {"experiment_id": OWN})
+    assert ("/api/2.0/mlflow/x", json.dumps({"experiment_ids": [REAL, "3"]}).encode()) in store.asked
+    assert ("/api/2.0/mlflow/y?experiment_id=7", b"") in store.asked
+
+
+def test_server_that_cannot_start_is_refused_soon_and_once() -> None:
+    notes: list[str] = []
+    server = ProjectServer([sys.executable, "-c", "raise SystemExit('No module named mlflow')"], notes.append)
+    for _ in range(3):
+        with pytest.raises(Refusal, match="No module named mlflow"):
+            server.ask(MlflowCall("GET", "/", "", b""))
+    assert len(notes) == 1
+    server.close()
+
+
+#: Prints an address after other lines, and answers each call with its target.
+SERVER = """
+import http.server, json, sys, threading
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        code = 503 if "broken" in self.path else 200
+        data = json.dumps({"at": self.path, "secret": self.headers["X-Amltrain-Secret"]}).encode()
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+    def log_message(self, *what): pass
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+print("creating tables")
+print(json.dumps({"address": {"port": server.server_address[1]}, "secret": "s"}), flush=True)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+sys.stdin.read()
+"""
+
+
+def test_server_answers_ends_and_starts_again() -> None:
+    notes: list[str] = []
+    server = ProjectServer([sys.executable, "-c", SERVER], notes.append)
+    assert json.loads(server.ask(MlflowCall("GET", "/a", "", b"")).data) == {"at": "/a", "secret": "s"}
+    assert server.ask(MlflowCall("GET", "/broken", "", b"")).status == 400  # no client repeats it for minutes
+    process = server._process
+    assert process is not None
+    process.kill()
+    process.wait()
+    assert server.ask(MlflowCall("GET", "/b", "", b"")).status == 200
+    process = server._process
+    server.close()
+    assert process is not None and process.wait(30) is not None
+    assert not notes
