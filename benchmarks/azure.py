@@ -20,6 +20,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.log_tail import log_chunks
 from benchmarks.sandboxes import Sandbox, running_sandbox
 from benchmarks.timing import line, p95, verdict
 from tests.azure.sdk_process import SdkProcess
@@ -235,7 +236,7 @@ def lines_shown(sandbox: Sandbox, sdk: SdkProcess, folder: Path, lines: int, pau
 
     async def follow() -> None:
         rest = ""
-        async for chunk in controller.backend("cpu").tail(run.run_id, "log"):
+        async for chunk in log_chunks(controller.backend("cpu"), run.run_id):
             rest += chunk.data.decode()
             note(rest, tailed)
             rest = rest.rpartition("\n")[2]

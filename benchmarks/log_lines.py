@@ -7,6 +7,7 @@ import tempfile
 import threading
 import time
 
+from benchmarks.log_tail import log_chunks
 from benchmarks.timing import line, p95, verdict
 
 _JOB = """
@@ -53,7 +54,7 @@ def main(lines: int = 120, pause: float = 0.11) -> None:
 
         async def follow() -> None:
             rest = ""
-            async for chunk in controller.backend("local").tail(run.run_id, "log"):
+            async for chunk in log_chunks(controller.backend("local"), run.run_id):
                 now = time.time()
                 text = rest + chunk.data.decode()
                 whole, _, rest = text.rpartition("\n")

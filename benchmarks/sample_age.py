@@ -119,8 +119,10 @@ def measure(environ: dict[str, str], folder: str) -> tuple[dict[str, list[float]
                     wanted = page.is_tick(message) if name == OURS else "peer" in (message.content.get("data") or {})
                     if not wanted:
                         continue
-                    data, count = b"".join(message.buffers), message.inner.get("k", 1)
-                    for t in struct.unpack_from(f"<{count}d", data):
+                    data = b"".join(message.buffers)
+                    # ours begins with the head of its only part: node, count, first (``kernel/samples.py``)
+                    count, begin = (struct.unpack_from("<HHI", data)[1], 8) if name == OURS else (1, 0)
+                    for t in struct.unpack_from(f"<{count}d", data, begin):
                         ages[name].append((message.at - t) * 1000)
                 while kernel.client.get_shell_msg(timeout=60)["parent_header"].get("msg_id") != cell:
                     pass

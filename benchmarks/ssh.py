@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.kernels import running_kernel
+from benchmarks.log_tail import log_chunks
 from benchmarks.many_runs import write_past
 from benchmarks.timing import interleaved, line, verdict
 from tests.conftest import end_all
@@ -202,7 +203,7 @@ def lines() -> None:
 
         async def follow() -> None:
             rest = ""
-            async for chunk in controller.backend("box").tail(run.run_id, "log"):
+            async for chunk in log_chunks(controller.backend("box"), run.run_id):
                 now = time.time()
                 whole, _, rest = (rest + chunk.data.decode()).rpartition("\n")
                 for row in whole.splitlines():
