@@ -246,19 +246,12 @@ class AgentBackend(Backend):
             "cwd": launch.cwd,
             "env": launch.env,
             "notebook_dir": spec.notebook_dir if self._machine.has_our_disk else "",
-            "tracking": self._tracking(spec),
+            "tracking": {"run_id": uuid.uuid4().hex, "mode": spec.tracking},
             "snapshot": {"digest": snapshot.digest, "files": len(snapshot.files), "bytes": snapshot.bytes},
             "spec": msgspec.to_builtins(spec),
             **{name: part for name, part in parts.items() if part},
         }
         return LaunchPlan(run_id=run_id, spec=spec, snapshot=snapshot, request=job, notes=notes)
-
-    def _tracking(self, spec: JobSpec) -> dict[str, Any]:
-        """Return the MLflow run of a job, and the command of MLflow's server of its project where that is at hand."""
-        tracking = {"run_id": uuid.uuid4().hex, "mode": spec.tracking}
-        if not self._machine.has_our_disk or spec.tracking == "direct":
-            return tracking
-        return {**tracking, "server": job_server_command(spec.project)}
 
     async def launch(self, plan: LaunchPlan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
         """See :meth:`Backend.launch`."""
@@ -275,6 +268,8 @@ class AgentBackend(Backend):
     async def _submit(self, plan: LaunchPlan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
         """Submit a job whose files were sent."""
         job = {**plan.request, "notes": list(plan.notes)}  # which stay with the run, and not with its job
+        if self._machine.has_our_disk and plan.spec.tracking != "direct":
+            job["tracking"] = {**job["tracking"], "server": job_server_command(plan.spec.project)}
         digest = await self._sent_digest(plan.snapshot, self._staging(plan.run_id))
         testing.hit("kernel_before_submit")
         answer = await self._transport.call(
