@@ -15,6 +15,7 @@ from jupyter_amltrain.jobs import left_out
 from jupyter_amltrain.jobs.launch import shared_gpu_note
 from jupyter_amltrain.jobs.origin import origin_of
 from jupyter_amltrain.jobs.snapshot import Snapshot, of_script, of_yaml
+from jupyter_amltrain.jobs.tracking_uri import elsewhere_note
 from jupyter_amltrain.kernel.store import RunStore
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.job import JobSpec
@@ -41,7 +42,8 @@ async def plan_of(loop: LoopThread, spec: JobSpec, backend: Backend, run_id: str
     snapshot = await snapshot_of(loop, spec, backend)
     plan = await backend.plan(spec, snapshot, run_id)
     ignored = await loop.offload(left_out.note_of, spec.source, snapshot.left_out) if spec.source else ""
-    more = tuple(note for note in (ignored, shared_gpu_note(spec)) if note)
+    elsewhere = await loop.offload(elsewhere_note, spec) if not spec.job_type else ""
+    more = tuple(note for note in (ignored, shared_gpu_note(spec), elsewhere) if note)
     return msgspec.structs.replace(plan, notes=(*plan.notes, *more)) if more else plan
 
 
