@@ -77,11 +77,21 @@ def test_pages_of_own_and_stored_runs_are_one_order(count: int, order: list[str]
     assert all(len(page) == count for page in found[:-1]) and len(found[-1]) <= count
 
 
+def test_search_without_server_finds_own_runs() -> None:
+    server = ProjectServer([sys.executable, "-c", "raise SystemExit('No module named mlflow')"], lambda note: None)
+    search, own = ProjectSearch(server, "job"), [run_of(5, 0.3, OWN), run_of(2, 0.9, OWN)]
+    assert pages(search, own, max_results=1) == [["5"], ["2"]]
+    models = [{"name": "clf"}]
+    assert search.joined("registered-models/search", "registered_models", {}, models, "name") == {
+        "registered_models": models
+    }
+
+
 def test_search_below_own_run_starts_no_server() -> None:
     store, own = Store(run_of(1, 0.5)), [run_of(5, 0.3, OWN)]
     parent = own[0]["info"]["run_id"]
     found = pages(ProjectSearch(store, "job"), own, filter=f"tags.mlflow.parentRunId = '{parent}'")  # type: ignore[arg-type]
-    assert found == [["5"]] and store.asked == [("experiments/get-by-name?experiment_name=job", {})]
+    assert found == [["5"]] and store.asked == []
 
 
 def test_forwarded_call_names_experiment_of_store() -> None:

@@ -9,7 +9,7 @@ from urllib.parse import quote, urlencode
 
 from . import search
 from .latest import rank
-from .project_server import MlflowCall, MlflowResponse, ProjectServer
+from .project_server import UNAVAILABLE, MlflowCall, MlflowResponse, ProjectServer
 from .sink_state import EXPERIMENT_ID
 from .validation import Body, Refusal, missing
 
@@ -95,10 +95,8 @@ class ProjectSearch:
         taken, token, skip = _token(body.get("page_token"))
         theirs: List[Body] = []
         further: Optional[str] = None
-        experiments = self._experiments(body.get("experiment_ids") or [])
-        if experiments and token is not None and not _only_own(body, own_ids):
-            request = dict(body, experiment_ids=experiments, max_results=count, page_token=token)
-            answer = self.server.json("POST", "runs/search", request)
+        if token is not None and not _only_own(body, own_ids):
+            answer = self._stored_runs(dict(body, max_results=count, page_token=token))
             theirs, further = (answer.get("runs") or [])[skip:], answer.get("next_page_token") or None
         fresh = [self._inward(run) for run in theirs if run["info"]["run_id"] not in own_ids]
         together = sorted(
@@ -128,7 +126,8 @@ class ProjectSearch:
         name
             Attribute that tells whether an object of the store is one of the job's.
         """
-        answer = self.server.json("POST" if op == "experiments/search" else "GET", _with_query(op, body), body)
+        method = "POST" if op == "experiments/search" else "GET"
+        answer = _if_available(lambda: self.server.json(method, _with_query(op, body), body))
         names = {item[name] for item in own}
         theirs = [item for item in answer.get(key) or [] if item[name] not in names]
         if op == "experiments/search":  # the id is that of the job's own experiment here
@@ -137,6 +136,15 @@ class ProjectSearch:
         if answer.get("next_page_token"):
             result["next_page_token"] = answer["next_page_token"]
         return result
+
+    def _stored_runs(self, body: Body) -> Body:
+        def found() -> Body:
+            experiments = self._experiments(body.get("experiment_ids") or [])
+            return (
+                self.server.json("POST", "runs/search", dict(body, experiment_ids=experiments)) if experiments else {}
+            )
+
+        return _if_available(found)
 
     def _own_experiment(self) -> Optional[str]:
         """Return the store's id of the job's own experiment; ``None`` if the store does not have it yet."""
@@ -182,6 +190,16 @@ class ProjectSearch:
 def _newest(run: Body) -> Tuple[int, str]:
     """Return the key of MLflow's order of runs that equal each other otherwise."""
     return -int(run["info"].get("start_time") or 0), run["info"]["run_id"]
+
+
+def _if_available(ask: Callable[[], Body]) -> Body:
+    """Return the response of the server, or an empty one if it does not answer: the job's own objects are left."""
+    try:
+        return ask()
+    except Refusal as refusal:
+        if refusal.code != UNAVAILABLE:
+            raise
+        return {}
 
 
 def _only_own(body: Body, own_ids: Set[str]) -> bool:

@@ -30,7 +30,8 @@ RETRY_S = 30.0
 #: Header of the secret of MLflow's process.
 SECRET_HEADER = "X-Amltrain-Secret"
 
-_UNAVAILABLE = "TEMPORARILY_UNAVAILABLE"
+#: MLflow's code of a refusal because the server does not start or does not answer.
+UNAVAILABLE = "TEMPORARILY_UNAVAILABLE"
 
 
 class MlflowCall(NamedTuple):
@@ -194,4 +195,4 @@ def _drain(stream: Any, errors: List[bytes]) -> None:
 
 
 def _refusal(reason: str) -> Refusal:
-    return Refusal(_UNAVAILABLE, "MLflow's server of the project %s. The run's own record continues." % reason)
+    return Refusal(UNAVAILABLE, "MLflow's server of the project %s. The run's own record continues." % reason)
