@@ -25,6 +25,7 @@ from jupyter_amltrain.schema.run_file import RunFile, SavedValue
 from jupyter_amltrain.text import seconds_text
 
 if TYPE_CHECKING:
+    import mlflow.entities
     import pandas
 
     from jupyter_amltrain.backends.run_files import RunFiles
@@ -536,6 +537,26 @@ class TrackedRun:
         A record that could not be written is retried.
         """
         return controller().loop.call(controller().unrecorded(self.handle), ANSWER_TIMEOUT_S)
+
+    @property
+    def mlflow(self) -> mlflow.entities.Run:
+        """The run as MLflow has it in the project's store: :class:`mlflow.entities.Run`; written first if need be.
+
+        Raises
+        ------
+        CommandError
+            MLflow does not have it: it has just started, or runs on another machine, or logs to a server of its own.
+        """
+        from jupyter_amltrain.tracking.stored_run import stored_run
+
+        reason = self.unrecorded()
+        run = self.run
+        if (found := stored_run(run.project, run.tracking_id)) is None:
+            text = f": {reason}" if reason else "." if run.status.state.terminal else " yet."
+            raise CommandError(
+                f"MLflow has no record of {self.handle}{text}", hint=f"See: %aml_runs show {self.handle}"
+            )
+        return found
 
     def record(self) -> RunRecord:
         """Return the record that a cell output shows; queries the target."""

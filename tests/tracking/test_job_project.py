@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from typing import Any
 
 import psutil
 import pytest
+
+from jupyter_amltrain.errors import CommandError
+from jupyter_amltrain.tracking.stored_run import stored_run
 
 EARLIER = """
 import mlflow
@@ -85,3 +89,18 @@ def test_server_ends_with_the_run(api: Any) -> None:
     (pid,) = run.result("servers")
     assert not psutil.pid_exists(pid) or "page_server" not in " ".join(psutil.Process(pid).cmdline())
     assert run.run.status.detail == ""
+
+
+def test_run_has_its_mlflow_record_as_soon_as_it_has_ended(api: Any) -> None:
+    run = api.submit("import mlflow\nmlflow.log_metric('a', 2)", params={"lr": 0.5}).wait()
+    found = run.mlflow
+    assert (found.info.status, found.data.metrics["a"], found.data.params["lr"]) == ("FINISHED", 2.0, "0.5")
+
+
+def test_run_without_record_says_so(api: Any) -> None:
+    run = api.submit("x = 1").wait()
+    run.mlflow  # noqa: B018  # recorded before its record is lost
+    shutil.rmtree(".amltrain")
+    assert stored_run(".", run.run.tracking_id) is None
+    with pytest.raises(CommandError, match="no record"):
+        run.mlflow  # noqa: B018
