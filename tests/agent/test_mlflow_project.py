@@ -50,8 +50,8 @@ def pages(search: ProjectSearch, own: list[dict[str, Any]], **body: Any) -> list
     """All pages of a search, by the runs' numbers."""
     found, token, ids = [], "", {run["info"]["run_id"] for run in own}
     while True:
-        asked = {"experiment_ids": [OWN], **body, **({"page_token": token} if token else {})}
-        answer = search.runs(asked, own, ids)
+        request = {"experiment_ids": [OWN], **body, **({"page_token": token} if token else {})}
+        answer = search.runs(request, own, ids)
         found.append([str(run["info"]["start_time"]) for run in answer["runs"]])
         assert {run["info"]["experiment_id"] for run in answer["runs"]} <= {OWN}
         token = answer.get("next_page_token")
