@@ -55,6 +55,7 @@ def test_next_cell_finds_ended_run_and_its_files(api: Any) -> None:
     assert not Path("mlflow.db").exists() and not Path("mlruns").exists()
 
 
+@pytest.mark.thorough
 def test_artifacts_of_experiment_made_in_notebook_are_on_page(api: Any) -> None:
     out = run_cells(
         "import mlflow\nmlflow.set_experiment('mine')\nwith mlflow.start_run(): mlflow.log_text('hi', 'a.txt')\n"
@@ -67,6 +68,7 @@ def test_artifacts_of_experiment_made_in_notebook_are_on_page(api: Any) -> None:
     assert any(Path(local_path(at)).resolve().is_relative_to(root.resolve()) for root in artifact_roots(os.getcwd()))
 
 
+@pytest.mark.thorough
 def test_own_variable_or_uri_is_kept(api: Any, tmp_path: Path) -> None:
     own = f"sqlite:///{tmp_path / 'own.db'}"
     assert f"URI {own}" in run_cells("import mlflow\nprint('URI', mlflow.get_tracking_uri())", **{VARIABLE: own})

@@ -78,6 +78,7 @@ def test_job_that_asks_nothing_starts_no_server(api: Any) -> None:
     assert api.submit(code, out=["servers"]).wait().result("servers") == []
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 def test_server_ends_with_the_run(api: Any) -> None:
     code = (
