@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import sys
@@ -16,6 +17,9 @@ _VARIABLE = "MLFLOW_TRACKING_URI"
 
 #: Maximum wait of a cell that mentions MLflow for the records of runs that have ended, in seconds.
 RECORD_TIMEOUT_S = 20.0
+
+#: Name of the logger with which MLflow reports the creation of a store.
+_CREATION = "mlflow.store.db.utils"
 
 _MENTION = re.compile(r"\bmlflow\b")
 
@@ -93,10 +97,15 @@ def _create_store() -> None:
     from jupyter_amltrain.errors import AmlTrainError
     from jupyter_amltrain.tracking import importer
 
+    logger = logging.getLogger(_CREATION)
+    level = logger.level
+    logger.setLevel(logging.WARNING)  # it reports each step
     try:
         importer.create_store(os.getcwd())
     except (AmlTrainError, ImportError, OSError) as error:  # MLflow itself says more, if the cell needs the store
         print(f"MLflow's store cannot be created: {error}", file=sys.stderr)
+    finally:
+        logger.setLevel(level)
 
 
 def _await_records() -> None:
