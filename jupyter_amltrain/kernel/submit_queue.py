@@ -42,7 +42,9 @@ async def plan_of(loop: LoopThread, spec: JobSpec, backend: Backend, run_id: str
     snapshot = await snapshot_of(loop, spec, backend)
     plan = await backend.plan(spec, snapshot, run_id)
     ignored = await loop.offload(left_out.note_of, spec.source, snapshot.left_out) if spec.source else ""
-    elsewhere = await loop.offload(elsewhere_note, spec) if not spec.job_type else ""
+    elsewhere = ""
+    if not spec.job_type:  # the text of a cell is at hand, a file is not
+        elsewhere = elsewhere_note(spec) if spec.script else await loop.offload(elsewhere_note, spec)
     more = tuple(note for note in (ignored, shared_gpu_note(spec), elsewhere) if note)
     return msgspec.structs.replace(plan, notes=(*plan.notes, *more)) if more else plan
 
