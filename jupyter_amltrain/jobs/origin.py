@@ -13,6 +13,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from jupyter_amltrain.agent.secret_values import looks_secret
@@ -80,7 +81,7 @@ def git_state(folder: str) -> tuple[GitState | None, str]:
 
     ``None`` outside of a repository, without git, and if git takes longer than :data:`GIT_TIMEOUT_S`.
     """
-    if not folder or not os.path.isdir(folder) or shutil.which("git") is None:
+    if not folder or not _is_in_repository(folder) or shutil.which("git") is None:
         return None, ""
     # All at once: each process takes some milliseconds, for which the submit waits.
     status, remote, prefix = _git_all(
@@ -108,6 +109,12 @@ def git_state(folder: str) -> tuple[GitState | None, str]:
         diff_cut=cut,
     )
     return state, diff
+
+
+def _is_in_repository(folder: str) -> bool:
+    """Return whether git can find a repository from a folder: asking git itself takes milliseconds of each submit."""
+    path = Path(folder).absolute()
+    return any((one / ".git").exists() for one in (path, *path.parents))
 
 
 def has_commit(folder: str, commit: str) -> bool:
