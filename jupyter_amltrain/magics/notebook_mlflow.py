@@ -37,12 +37,14 @@ class NotebookMlflow:
     def __init__(self, ip: InteractiveShell) -> None:
         self._ip = ip
         self._uri = ""
+        self._was_imported = False
 
     def install(self) -> None:
-        """Set the URI, and say so when the notebook imports MLflow."""
+        """Set the URI, and say so when the notebook imports or uses MLflow."""
         module = sys.modules.get("mlflow")
         if os.environ.get(_VARIABLE) or (module is not None and module.is_tracking_uri_set()):
             return
+        self._was_imported = module is not None
         self._follow()
         self._ip.events.register("pre_run_cell", self._before_cell)
         self._ip.events.register("post_run_cell", self._after_cell)
@@ -69,7 +71,7 @@ class NotebookMlflow:
     def _before_cell(self, info: Any) -> None:
         self._follow()
         text = str(getattr(info, "raw_cell", ""))
-        if os.environ.get(_VARIABLE) != self._uri or text.startswith("%%") or not _MENTION.search(text):
+        if os.environ.get(_VARIABLE) != self._uri or not _mentions(text):
             return
         if _IMPORT.search(text):
             _create_store()
@@ -78,7 +80,8 @@ class NotebookMlflow:
     def _after_cell(self, result: Any) -> None:
         """Say once where MLflow looks."""
         get_uri = getattr(sys.modules.get("mlflow"), "get_tracking_uri", None)  # absent while a thread imports it
-        if get_uri is None:
+        text = str(getattr(getattr(result, "info", None), "raw_cell", ""))
+        if get_uri is None or (self._was_imported and not _mentions(text)):
             return
         self._stop("post_run_cell", self._after_cell)
         if self._uri and get_uri() == self._uri:
@@ -90,6 +93,11 @@ class NotebookMlflow:
     def _stop(self, event: str, callback: Callable[[Any], None]) -> None:
         if callback in self._ip.events.callbacks[event]:
             self._ip.events.unregister(event, callback)
+
+
+def _mentions(cell: str) -> bool:
+    """Return whether the code of a cell, which is not a job's, names MLflow."""
+    return not cell.startswith("%%") and _MENTION.search(cell) is not None
 
 
 def _create_store() -> None:

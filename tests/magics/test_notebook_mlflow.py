@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -91,3 +92,19 @@ def test_store_follows_working_folder(ip: InteractiveShell, tmp_path: Path, monk
 def test_cell_without_mlflow_creates_no_store(ip: InteractiveShell) -> None:
     assert ip.run_cell("x = 1").success
     assert not Path(".amltrain").exists()
+
+
+def test_imported_mlflow_is_news_only_for_cell_that_names_it(
+    ip: InteractiveShell, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    magics.unregister(ip)
+    module = types.SimpleNamespace(
+        is_tracking_uri_set=lambda: False, get_tracking_uri=lambda: os.environ.get(VARIABLE, "")
+    )
+    monkeypatch.setitem(sys.modules, "mlflow", module)
+    magics.register(ip)
+    ip.run_cell("x = 1")
+    assert "set_tracking_uri" not in capsys.readouterr().out
+    ip.run_cell("# mlflow")
+    ip.run_cell("# mlflow")
+    assert capsys.readouterr().out.count("set_tracking_uri") == 1
