@@ -42,7 +42,8 @@ class NotebookMlflow:
     def install(self) -> None:
         """Set the URI, and say so when the notebook imports or uses MLflow."""
         module = sys.modules.get("mlflow")
-        if os.environ.get(_VARIABLE) or (module is not None and module.is_tracking_uri_set()):
+        is_set = getattr(module, "is_tracking_uri_set", None)  # absent in a module of the user's with this name
+        if os.environ.get(_VARIABLE) or (is_set is not None and is_set()):
             return
         self._was_imported = module is not None
         self._follow()

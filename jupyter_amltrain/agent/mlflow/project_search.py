@@ -4,7 +4,7 @@ The job's own experiment has the id :data:`~.sink_state.EXPERIMENT_ID` in the jo
 """
 
 import json
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, List, Optional, Set, Tuple
 from urllib.parse import quote, urlencode
 
 from . import search
@@ -72,7 +72,7 @@ class ProjectSearch:
         """
         if request.data and "json" not in (request.content_type or "json"):
             return self.server.ask(request)
-        known = json.loads(self._outward(json.dumps(body)))
+        known = self._outward(body)
         target = quote(path)
         if request.method == "GET":
             target += "?" + urlencode(known, doseq=True) if known else ""
@@ -99,9 +99,7 @@ class ProjectSearch:
             answer = self._stored_runs(dict(body, max_results=count, page_token=token))
             theirs, further = (answer.get("runs") or [])[skip:], answer.get("next_page_token") or None
         fresh = [self._inward(run) for run in theirs if run["info"]["run_id"] not in own_ids]
-        together = sorted(
-            own[taken:] + fresh, key=lambda run: (-int(run["info"].get("start_time") or 0), run["info"]["run_id"])
-        )
+        together = sorted(own[taken:] + fresh, key=_newest)
         together = ordered(together, body.get("order_by") or [], run_columns)
         page = together[:count]
         shown = {run["info"]["run_id"] for run in page}
@@ -166,25 +164,25 @@ class ProjectSearch:
             run["info"]["experiment_id"] = EXPERIMENT_ID
         return run
 
-    def _outward(self, text: str) -> str:
-        """Return a body as JSON with the store's id of the job's own experiment."""
+    def _outward(self, value: Any) -> Any:
+        """Return a body, or a part of it, with the store's id of the job's own experiment."""
+        if isinstance(value, list):
+            return [self._outward(one) for one in value]
+        if not isinstance(value, dict):
+            return value
+        body = {name: self._outward(part) for name, part in value.items()}
+        if "experiment_id" in body:
+            body["experiment_id"] = self._stored_id(body["experiment_id"])
+        if isinstance(body.get("experiment_ids"), list):
+            body["experiment_ids"] = [self._stored_id(one) for one in body["experiment_ids"]]
+        return body
 
-        def replaced(value: Any) -> Any:
-            if value != EXPERIMENT_ID:
-                return value
-            if (real := self._own_experiment()) is None:
-                raise missing("The job's experiment is not in the project's store yet.")
-            return real
-
-        def mended(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
-            body = dict(pairs)
-            if "experiment_id" in body:
-                body["experiment_id"] = replaced(body["experiment_id"])
-            if isinstance(body.get("experiment_ids"), list):
-                body["experiment_ids"] = [replaced(one) for one in body["experiment_ids"]]
-            return body
-
-        return json.dumps(json.loads(text, object_pairs_hook=mended))
+    def _stored_id(self, experiment: Any) -> Any:
+        if experiment != EXPERIMENT_ID:
+            return experiment
+        if (real := self._own_experiment()) is None:
+            raise missing("The job's experiment is not in the project's store yet.")
+        return real
 
 
 def _newest(run: Body) -> Tuple[int, str]:
