@@ -412,6 +412,16 @@ def _configure(context: AgentContext, payload: Json) -> Json:
     return settings
 
 
+def _project_sockets(context: AgentContext, payload: Json) -> Json:
+    """Return the folder for sockets that lead to MLflow's server of a project on the caller's machine."""
+    from .mlflow import project_sockets
+
+    try:
+        return {"folder": project_sockets.open_folder(context.queue, str(payload.get("project")))}
+    except ValueError:
+        raise AgentError("ProtocolError", "The request names no project.") from None
+
+
 def _ping(context: AgentContext, payload: Json) -> Json:
     return context.send_request("ping", {})
 
@@ -468,5 +478,6 @@ _CALLS: Dict[str, Callable[[AgentContext, Json], Json]] = {
     "modules": _modules,
     "monitor": _monitor,
     "nodes": _nodes,
+    "project_sockets": _project_sockets,
     "ping": _ping,
 }

@@ -265,11 +265,15 @@ class AgentBackend(Backend):
         """Send the files of a job."""
         await self._transport.put(plan.snapshot.files, self._staging(plan.run_id))
 
+    def _project_server(self, project: str) -> dict[str, Any]:
+        """Return where a job finds MLflow's server of its project."""
+        return {"server": job_server_command(project)} if self._machine.has_our_disk else {}
+
     async def _submit(self, plan: LaunchPlan, environ: Mapping[str, str], secrets: Mapping[str, str]) -> Run:
         """Submit a job whose files were sent."""
         job = {**plan.request, "notes": list(plan.notes)}  # which stay with the run, and not with its job
-        if self._machine.has_our_disk and plan.spec.tracking != "direct":
-            job["tracking"] = {**job["tracking"], "server": job_server_command(plan.spec.project)}
+        if plan.spec.tracking != "direct":
+            job["tracking"] = {**job["tracking"], **self._project_server(plan.spec.project)}
         digest = await self._sent_digest(plan.snapshot, self._staging(plan.run_id))
         testing.hit("kernel_before_submit")
         answer = await self._transport.call(

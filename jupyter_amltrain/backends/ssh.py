@@ -28,6 +28,7 @@ from jupyter_amltrain.backends.manifest import FileChanges, Manifest, PartReader
 from jupyter_amltrain.backends.past_runs import TRACKING_FILE, tracking_state
 from jupyter_amltrain.backends.run_files import copied_runs, end_of
 from jupyter_amltrain.backends.ssh_connection import LOST, REPLY_TIMEOUT_S, SshConnection
+from jupyter_amltrain.backends.ssh_mlflow import ProjectTunnels
 from jupyter_amltrain.backends.target_files import read_local
 from jupyter_amltrain.backends.transfer import PartSize, Transfer
 from jupyter_amltrain.backends.transport import FileEvents, Transport, agent_error
@@ -52,7 +53,8 @@ from jupyter_amltrain.schema.run import Run, RunHandle
 from jupyter_amltrain.schema.run_file import RunFile
 from jupyter_amltrain.schema.ssh_target import SshTarget
 from jupyter_amltrain.schema.target import ComputeTarget, TargetInfo
-from jupyter_amltrain.state_dir import StateRoot, write_json
+from jupyter_amltrain.state_dir import StateRoot, read_json, write_json
+from jupyter_amltrain.tracking.job_server import project_id
 
 log = logging.getLogger(__name__)
 
@@ -441,6 +443,8 @@ class SshFiles(AgentFiles):
         self.has_live_copies = True
         self._loop, self._runs, self._machine, self._rows = loop, mirror / "runs", machine, rows
         self._journals: FileEvents | None = None
+        self._tunnels = ProjectTunnels(transport.connection, loop)
+        self._projects: dict[str, str] = {}  #: by run
 
     def sending(self, run_id: str) -> str:
         """See :meth:`TargetFiles.sending`."""
@@ -458,6 +462,7 @@ class SshFiles(AgentFiles):
 
     async def live_copies(self, run_ids: Sequence[str]) -> Mapping[str, str]:
         """See :meth:`TargetFiles.live_copies`; one long request of the machine says which journals have grown."""
+        await self._tunnels.lead_to(await self._projects_of(run_ids))
         if not run_ids:
             if self._journals is not None:
                 self._journals.close()
@@ -471,6 +476,14 @@ class SshFiles(AgentFiles):
             folder = self._folder(run_id)
             await self._transport.fetch_live([f"{folder}/{name}" for name in (JOB, STATE, METRICS)])
         return {run_id: str(self._runs / run_id) for run_id in grown}
+
+    async def _projects_of(self, run_ids: Sequence[str]) -> set[str]:
+        """Return the folders of the projects of runs, as far as their jobs were copied."""
+        for run_id in set(run_ids) - self._projects.keys():
+            project = await self._loop.offload(_project_of, self._runs / run_id / JOB)
+            if project:
+                self._projects[run_id] = project
+        return {self._projects[run_id] for run_id in run_ids if run_id in self._projects}
 
     async def log_path(self, run_id: str) -> str:
         """See :meth:`TargetFiles.log_path`; with the name of the machine."""
@@ -631,6 +644,9 @@ class SshBackend(AgentBackend):
         await self._loop.offload(_keep_submitted, self._mirror / "runs" / run.run_id, job, run.status.state.value)
         return run
 
+    def _project_server(self, project: str) -> dict[str, Any]:
+        return {"project": project_id(project)}
+
     async def _sent_digest(self, snapshot: Snapshot, staging: str) -> str:
         """Return the digest of what was sent: a file may have changed between the plan and the copy."""
         return self._ssh.sent_digest(staging)
@@ -655,6 +671,14 @@ def _keep_submitted(folder: Path, job: Mapping[str, Any], state: str) -> None:
         write_json(folder / STATE, {"state": state})
     except OSError as error:
         log.info("%s: %s", folder, error)
+
+
+def _project_of(file: Path) -> str:
+    """Return the folder of the project of a run, from its copied job; empty if it is not known."""
+    try:
+        return str(read_json(file)["spec"]["project"])
+    except (AmlTrainError, OSError, KeyError, TypeError):
+        return ""
 
 
 def _listed(run_id: str, job: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:

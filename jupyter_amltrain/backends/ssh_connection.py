@@ -194,6 +194,18 @@ class SshConnection:
                 raise
             self._failures, self._error = 0, None
 
+    async def ssh(self) -> asyncssh.SSHClientConnection:
+        """Return the connection itself, for what SSH does without the agent.
+
+        Raises
+        ------
+        TargetUnreachable
+            The machine does not answer.
+        """
+        await self.connect()
+        assert self._connection is not None
+        return self._connection
+
     def retry_soon(self) -> None:
         """Let the next request try again at once, because a user asks."""
         self._next_attempt = 0.0

@@ -348,13 +348,15 @@ _METHODS = (
 _SCHEMES = ("", "file", "runs", "models")
 
 
-def application(uri: str, roots: Sequence[Path]) -> Callable[..., Iterable[bytes]]:
+def application(uri: str, roots: Sequence[Path], *, proxied: bool = False) -> Callable[..., Iterable[bytes]]:
     """Return MLflow's WSGI application for a database, confined to the artifacts below `roots`.
 
     Parameters
     ----------
     roots
         Folders; new experiments keep their artifacts in the first one.
+    proxied
+        Whether it also serves the artifacts of the first folder, as ``mlflow-artifacts:/``.
     """
     for name in list(os.environ):
         if name.startswith(("MLFLOW_TRACKING_", "MLFLOW_REGISTRY_", "MLFLOW_DEPLOYMENTS_", "_MLFLOW_SERVER_")):
@@ -370,6 +372,9 @@ def application(uri: str, roots: Sequence[Path]) -> Callable[..., Iterable[bytes
 
     os.environ[server.BACKEND_STORE_URI_ENV_VAR] = uri
     os.environ[server.ARTIFACT_ROOT_ENV_VAR] = roots[0].as_uri()
+    if proxied:
+        os.environ[server.SERVE_ARTIFACTS_ENV_VAR] = "true"
+        os.environ[server.ARTIFACTS_DESTINATION_ENV_VAR] = roots[0].as_uri()
     confine(roots)
     handlers.initialize_backend_stores(uri, None, roots[0].as_uri())
     app: Callable[..., Iterable[bytes]] = server.app

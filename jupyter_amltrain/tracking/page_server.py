@@ -28,9 +28,11 @@ from tornado import httpserver, iostream, netutil, web
 from jupyter_amltrain.agent.mlflow.project_server import SECRET_HEADER
 from jupyter_amltrain.agent.processes import is_alive
 from jupyter_amltrain.agent.tcp_owner import is_other_user
+from jupyter_amltrain.errors import StateError
 from jupyter_amltrain.state_dir import write_json
 from jupyter_amltrain.tracking import importer, mlflow_private, page_proxy
 from jupyter_amltrain.tracking.mlflow_store import artifact_roots, database_uri
+from jupyter_amltrain.tracking.remote_artifacts import RemoteArtifacts
 
 Environ = dict[str, Any]
 
@@ -64,7 +66,7 @@ class Activity:
 
 
 class SecretCheck:
-    """WSGI middleware that rejects requests without the secret before their body is read."""
+    """WSGI middleware that rejects requests without the secret, if there is one, before their body is read."""
 
     def __init__(self, app: Callable[..., Iterable[bytes]], secret: str, activity: Activity) -> None:
         self._app, self._secret, self._activity = app, secret.encode(), activity
@@ -88,7 +90,7 @@ class SecretCheck:
                     close()
 
 
-def serve(project: str, folder: Path, secret: str, activity: Activity) -> dict[str, Any]:
+def serve(project: str, folder: Path, secret: str, activity: Activity, *, is_elsewhere: bool = False) -> dict[str, Any]:
     """Listen in a thread; return the address, ``{"unix": path}`` or ``{"port": number}``.
 
     Parameters
@@ -101,8 +103,19 @@ def serve(project: str, folder: Path, secret: str, activity: Activity) -> dict[s
         Requests without the secret are rejected.
     activity
         Updated by every accepted request.
+    is_elsewhere
+        The callers are jobs on other machines, which have only the socket.
+
+    Raises
+    ------
+    StateError
+        They are elsewhere, and this system has no Unix sockets.
     """
-    app = SecretCheck(mlflow_private.application(database_uri(project), artifact_roots(project)), secret, activity)
+    roots = artifact_roots(project)
+    app: Callable[..., Iterable[bytes]] = mlflow_private.application(database_uri(project), roots, proxied=is_elsewhere)
+    if is_elsewhere:
+        app = RemoteArtifacts(app, roots[0])
+    app = SecretCheck(app, secret, activity)
     from werkzeug.serving import WSGIRequestHandler, make_server
 
     class Handler(WSGIRequestHandler):
@@ -113,6 +126,8 @@ def serve(project: str, folder: Path, secret: str, activity: Activity) -> dict[s
 
     path = folder / "mlflow.sock"
     unix = hasattr(socket, "AF_UNIX") and os.name == "posix"
+    if is_elsewhere and not unix:
+        raise StateError("Jobs on other machines reach MLflow's store only through a Unix socket.")
     host = f"unix://{path}" if unix else "127.0.0.1"
     server = make_server(host, 0, app, threaded=True, request_handler=Handler)
     if unix:
@@ -235,7 +250,8 @@ def main(text: str) -> None:
 
     ``project``, ``record`` (file to write when the page is ready; without it a line of standard output), ``start``
     (any text, repeated in the record), ``front`` (whether to listen with a token), ``hub`` (path prefix of a hub),
-    ``idle`` (seconds), ``create`` (whether to create a missing store),
+    ``idle`` (seconds), ``create`` (whether to create a missing store), ``elsewhere`` (whether its callers are jobs of
+    other machines),
     ``session`` (identity of the process with which to end; without it the process ends with standard input).
     """
     args = json.loads(text)
@@ -260,10 +276,11 @@ async def _serve(args: dict[str, Any], folder: Path, path: Path | None) -> None:
     if "session" not in args:
         threading.Thread(target=_wait_for_end_of_input, args=(orphaned,), daemon=True).start()
     activity = Activity()
-    secret = secrets.token_urlsafe(32)
+    elsewhere = bool(args.get("elsewhere"))
+    secret = "" if elsewhere else secrets.token_urlsafe(32)
     if args.get("create"):
         await asyncio.to_thread(importer.create_store, args["project"])
-    address = await asyncio.to_thread(serve, args["project"], folder, secret, activity)
+    address = await asyncio.to_thread(serve, args["project"], folder, secret, activity, is_elsewhere=elsewhere)
     activity.last = time.monotonic()  # the time of the import does not count as idle
     record = {"schema": 1, "pid": os.getpid(), "start": args["start"], "address": address, "secret": secret}
     server = None

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import socket
 import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from jupyter_amltrain.agent.mlflow import project_sockets
 from jupyter_amltrain.agent.mlflow.project_search import ProjectSearch
-from jupyter_amltrain.agent.mlflow.project_server import MlflowCall, MlflowResponse, ProjectServer
+from jupyter_amltrain.agent.mlflow.project_server import MlflowCall, MlflowResponse, ProjectServer, ServerProcess
 from jupyter_amltrain.agent.mlflow.validation import Refusal
 
+PROJECT = "0123456789abcdef"
 OWN, REAL = "0", "7"
+WITHOUT_MLFLOW = [sys.executable, "-c", "raise SystemExit('No module named mlflow')"]
 
 
 def run_of(number: int, loss: float, experiment: str = REAL, run_id: str = "") -> dict[str, Any]:
@@ -78,7 +87,7 @@ def test_pages_of_own_and_stored_runs_are_one_order(count: int, order: list[str]
 
 
 def test_search_without_server_finds_own_runs() -> None:
-    server = ProjectServer([sys.executable, "-c", "raise SystemExit('No module named mlflow')"], lambda note: None)
+    server = ProjectServer(ServerProcess(WITHOUT_MLFLOW, lambda note: None))
     search, own = ProjectSearch(server, "job"), [run_of(5, 0.3, OWN), run_of(2, 0.9, OWN)]
     assert pages(search, own, max_results=1) == [["5"], ["2"]]
     models = [{"name": "clf"}]
@@ -107,7 +116,7 @@ def test_forwarded_call_names_experiment_of_store() -> None:
 
 def test_server_that_cannot_start_is_refused_soon_and_once() -> None:
     notes: list[str] = []
-    server = ProjectServer([sys.executable, "-c", "raise SystemExit('No module named mlflow')"], notes.append)
+    server = ProjectServer(ServerProcess(WITHOUT_MLFLOW, notes.append))
     for _ in range(3):
         with pytest.raises(Refusal, match="No module named mlflow"):
             server.ask(MlflowCall("GET", "/", "", b""))
@@ -137,15 +146,69 @@ sys.stdin.read()
 
 def test_server_answers_ends_and_starts_again() -> None:
     notes: list[str] = []
-    server = ProjectServer([sys.executable, "-c", SERVER], notes.append)
+    place = ServerProcess([sys.executable, "-c", SERVER], notes.append)
+    server = ProjectServer(place)
     assert json.loads(server.ask(MlflowCall("GET", "/a", "", b"")).data) == {"at": "/a", "secret": "s"}
     assert server.ask(MlflowCall("GET", "/broken", "", b"")).status == 400  # no client repeats it for minutes
-    process = server._process
+    process = place._process
     assert process is not None
     process.kill()
     process.wait()
     assert server.ask(MlflowCall("GET", "/b", "", b"")).status == 200
-    process = server._process
+    process = place._process
     server.close()
     assert process is not None and process.wait(30) is not None
     assert not notes
+
+
+# ---- on another machine than the server
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Iterator[str]:
+    """A queue folder whose path is too long for a socket."""
+    yield str(tmp_path / ("q" * 90))
+    shutil.rmtree(project_sockets._base(str(tmp_path / ("q" * 90))), ignore_errors=True)
+
+
+def served(folder: str, name: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(f"{folder}/{name}.sock")
+    listener.listen()
+    return listener
+
+
+def test_newest_socket_that_is_served_is_used(queue: str) -> None:
+    folder = project_sockets.open_folder(queue, PROJECT)
+    assert os.stat(folder).st_mode & 0o077 == 0
+    old, dead = served(folder, "old"), served(folder, "dead")
+    os.utime(f"{folder}/old.sock", (1, 1))
+    dead.close()
+    connection, secret = project_sockets.ProjectSockets(queue, PROJECT).connect()
+    assert (connection.getpeername(), secret) == (f"{folder}/old.sock", "")
+    connection.close()
+    assert project_sockets.open_folder(queue, PROJECT) == folder
+    assert os.listdir(folder) == ["old.sock"]  # what nobody serves is removed
+    old.close()
+
+
+def test_socket_that_comes_while_a_call_waits_is_used(queue: str) -> None:
+    found = []
+    thread = threading.Thread(target=lambda: found.append(project_sockets.ProjectSockets(queue, PROJECT).connect()))
+    thread.start()
+    with served(project_sockets.open_folder(queue, PROJECT), "new"):
+        thread.join(30)
+        assert len(found) == 1
+        found[0][0].close()
+
+
+def test_machine_without_socket_is_refused(queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(project_sockets, "WAIT_S", 0.0)
+    with pytest.raises(Refusal, match="connected"):
+        project_sockets.ProjectSockets(queue, PROJECT).connect()
+
+
+@pytest.mark.parametrize("project", ["", "../" * 6, "0123456789ABCDEF", "x" * 16])
+def test_folder_of_something_else_than_a_project_is_refused(queue: str, project: str) -> None:
+    with pytest.raises(ValueError):
+        project_sockets.open_folder(queue, project)

@@ -1,7 +1,8 @@
 """MLflow's own server on the store of a run's project, for what the sink does not hold.
 
-It starts when a job first asks for another run, a registered model or a search, answers by MLflow's own code, and
-ends with the sink: its standard input closes.
+It starts when a job first asks for another run, a registered model or a search, and answers by MLflow's own code. On
+the machine of the notebook it is a process of the sink (:class:`ServerProcess`), elsewhere one of the notebook's kernel
+(:class:`~.project_sockets.ProjectSockets`).
 """
 
 import contextlib
@@ -14,7 +15,7 @@ import socket
 import subprocess
 import threading
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Protocol, Sequence, Tuple
 
 from .validation import Body, Refusal
 
@@ -26,6 +27,9 @@ RESPONSE_TIMEOUT_S = 120.0
 
 #: Seconds after a failed start until the next one.
 RETRY_S = 30.0
+
+#: Bytes of a body that are in memory at once.
+PART_BYTES = 1 << 20
 
 #: Header of the secret of MLflow's process.
 SECRET_HEADER = "X-Amltrain-Secret"
@@ -44,15 +48,97 @@ class MlflowCall(NamedTuple):
 
 
 class MlflowResponse(NamedTuple):
-    """A response to pass on."""
+    """A response to pass on.
+
+    Attributes
+    ----------
+    data
+        Its body, or the beginning of it.
+    rest
+        Parts of the body after `data`, as those of a file that need not fit into memory; ``None`` for a whole body.
+    """
 
     status: int
     content_type: str
     data: bytes
+    rest: Optional[Iterator[bytes]] = None
+
+
+class ServerPlace(Protocol):
+    """Where the server of a project is."""
+
+    def connect(self) -> Tuple[socket.socket, str]:
+        """Return a new connection to it, and its secret; start it if need be.
+
+        Raises
+        ------
+        OSError, Refusal
+            It does not start, or cannot be reached.
+        """
+
+    def close(self) -> None:
+        """End it, if it is a process of the sink."""
 
 
 class ProjectServer:
-    """Starts the server, and passes calls on to it; thread-safe.
+    """Passes calls on to the server; thread-safe."""
+
+    def __init__(self, place: ServerPlace) -> None:
+        self._place = place
+
+    def ask(self, request: MlflowCall) -> MlflowResponse:
+        """Pass a call on.
+
+        Raises
+        ------
+        Refusal
+            The server does not start or does not answer.
+        """
+        connection = http.client.HTTPConnection("localhost", timeout=RESPONSE_TIMEOUT_S)
+        is_whole = True
+        try:
+            connection.sock, secret = self._place.connect()
+            headers = {SECRET_HEADER: secret, "Content-Type": request.content_type or "application/json"}
+            connection.request(request.method, request.target, request.data or None, headers)
+            response = connection.getresponse()
+            # A client repeats a call for minutes after 429 and 5xx.
+            status = 400 if response.status >= 500 or response.status == 429 else response.status
+            kind = response.getheader("Content-Type") or "application/json"
+            data = response.read(PART_BYTES)
+            is_whole = len(data) < PART_BYTES
+            return MlflowResponse(status, kind, data, None if is_whole else _parts(connection, response))
+        except (OSError, http.client.HTTPException) as error:
+            raise unavailable("does not answer: %s" % (error or type(error).__name__)) from error
+        finally:
+            if is_whole:
+                connection.close()
+
+    def json(self, method: str, op: str, body: Body) -> Body:
+        """Return the response to a call of MLflow's REST interface.
+
+        Raises
+        ------
+        Refusal
+            As MLflow refuses the call.
+        """
+        target = "/api/2.0/mlflow/" + op
+        data = b"" if method == "GET" else json.dumps(body).encode()
+        response = self.ask(MlflowCall(method, target, "application/json", data))
+        try:
+            answer: Body = json.loads(response.data)
+        except ValueError as error:
+            raise unavailable("gave no JSON to %s" % op) from error
+        if response.status != 200:
+            raise Refusal(str(answer.get("error_code")), str(answer.get("message")), response.status)
+        return answer
+
+    def close(self) -> None:
+        """End the server, if it is a process of the sink."""
+        self._place.close()
+
+
+class ServerProcess:
+    """The server as a child of this process, started when it is needed and again after its end; thread-safe.
 
     Parameters
     ----------
@@ -70,48 +156,6 @@ class ProjectServer:
         self._failed_at: Optional[float] = None
         self._reason = ""
 
-    def ask(self, request: MlflowCall) -> MlflowResponse:
-        """Pass a call on.
-
-        Raises
-        ------
-        Refusal
-            The server does not start or does not answer.
-        """
-        record = self._started()
-        connection = http.client.HTTPConnection("localhost", timeout=RESPONSE_TIMEOUT_S)
-        try:
-            connection.sock = _connected(record["address"])
-            headers = {SECRET_HEADER: str(record["secret"]), "Content-Type": request.content_type or "application/json"}
-            connection.request(request.method, request.target, request.data or None, headers)
-            response = connection.getresponse()
-            # A client repeats a call for minutes after 429 and 5xx.
-            status = 400 if response.status >= 500 or response.status == 429 else response.status
-            return MlflowResponse(status, response.getheader("Content-Type") or "application/json", response.read())
-        except (OSError, http.client.HTTPException) as error:
-            raise _refusal("does not answer: %s" % (error or type(error).__name__)) from error
-        finally:
-            connection.close()
-
-    def json(self, method: str, op: str, body: Body) -> Body:
-        """Return the response to a call of MLflow's REST interface.
-
-        Raises
-        ------
-        Refusal
-            As MLflow refuses the call.
-        """
-        target = "/api/2.0/mlflow/" + op
-        data = b"" if method == "GET" else json.dumps(body).encode()
-        response = self.ask(MlflowCall(method, target, "application/json", data))
-        try:
-            answer: Body = json.loads(response.data)
-        except ValueError as error:
-            raise _refusal("gave no JSON to %s" % op) from error
-        if response.status != 200:
-            raise Refusal(str(answer.get("error_code")), str(answer.get("message")), response.status)
-        return answer
-
     def close(self) -> None:
         """End the server."""
         process, self._process = self._process, None
@@ -128,12 +172,24 @@ class ProjectServer:
         if os.path.basename(folder).startswith("amltrain-mlflow-"):  # it was killed with the run
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _started(self) -> Dict[str, Any]:
+    def connect(self) -> Tuple[socket.socket, str]:
+        """See :meth:`ServerPlace.connect`."""
+        record = self.record()
+        return _connected(record["address"]), str(record["secret"])
+
+    def record(self) -> Dict[str, Any]:
+        """Return its ``address`` (``{"unix": path}`` or ``{"port": number}``) and ``secret``, started if need be.
+
+        Raises
+        ------
+        Refusal
+            It does not start.
+        """
         with self._lock:
             if self._process is not None and self._process.poll() is None:
                 return self._record
             if self._failed_at is not None and time.monotonic() - self._failed_at < RETRY_S:
-                raise _refusal(self._reason)
+                raise unavailable(self._reason)
             self.close()
             try:
                 self._record = self._start()
@@ -141,7 +197,7 @@ class ProjectServer:
                 self._failed_at, self._reason = time.monotonic(), "does not start: %s" % error
                 self._note("MLflow's server of the project %s" % self._reason)
                 self.close()
-                raise _refusal(self._reason) from error
+                raise unavailable(self._reason) from error
             return self._record
 
     def _start(self) -> Dict[str, Any]:
@@ -194,5 +250,13 @@ def _drain(stream: Any, errors: List[bytes]) -> None:
             del errors[:-20]
 
 
-def _refusal(reason: str) -> Refusal:
+def _parts(connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> Iterator[bytes]:
+    """Yield the rest of a body, then close its connection."""
+    with contextlib.closing(connection):
+        while part := response.read(PART_BYTES):
+            yield part
+
+
+def unavailable(reason: str) -> Refusal:
+    """Return the refusal of a call that needs the server."""
     return Refusal(UNAVAILABLE, "MLflow's server of the project %s. The run's own record continues." % reason)

@@ -2,6 +2,8 @@
 
 import errno
 import hmac
+import http.client
+import itertools
 import json
 import os
 import signal
@@ -11,14 +13,14 @@ import threading
 import time
 import uuid
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, Mapping, Optional
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from .. import testing
 from ..tcp_owner import OwnerLookup, rank_of
 from .journal import clean
 from .project_search import ProjectSearch
-from .project_server import MlflowCall, MlflowResponse, ProjectServer
+from .project_server import MlflowCall, MlflowResponse, ProjectServer, ServerPlace
 from .routes import Sink
 from .sink_state import EXPERIMENT_ID, Recorder
 from .validation import Refusal
@@ -203,7 +205,9 @@ def client_env(port: int, token: str, base: Optional[Mapping[str, str]] = None) 
     return env
 
 
-def serve(listening_socket: socket.socket, recorder: Recorder, token: str, server_argv: Sequence[str] = ()) -> int:
+def serve(
+    listening_socket: socket.socket, recorder: Recorder, token: str, project_place: Optional[ServerPlace] = None
+) -> int:
     """Serve until SIGTERM; the body of a forked process. Returns 0, for ``os._exit``.
 
     The parent opens the socket and keeps it open, so that requests wait in its backlog
@@ -215,10 +219,10 @@ def serve(listening_socket: socket.socket, recorder: Recorder, token: str, serve
         Bound to 127.0.0.1 and listening.
     token
         Bearer token that every request must carry.
-    server_argv
-        Command of MLflow's own server of the project; empty where its store cannot be reached.
+    project_place
+        Where MLflow's own server of the project is; ``None`` where its store cannot be reached.
     """
-    project = ProjectServer(server_argv, recorder.note_once) if server_argv else None
+    project = None if project_place is None else ProjectServer(project_place)
     server = _Server(listening_socket, recorder, token, project)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _stop)
@@ -344,8 +348,9 @@ class _Handler(BaseHTTPRequestHandler):
             message = f"amltrain's sink failed: {type(error).__name__}: {error}"
             self.server.recorder.note_once(message)
             code, response = 400, {"error_code": "INTERNAL_ERROR", "message": message}
+        rest: Optional[Iterator[bytes]] = None
         if isinstance(response, MlflowResponse):  # of MLflow's own server
-            code, kind, data = response
+            code, kind, data, rest = response
         elif isinstance(response, str):
             kind, data = "text/plain", response.encode()
         else:
@@ -353,11 +358,26 @@ class _Handler(BaseHTTPRequestHandler):
         testing.hit("sink_before_answer")
         self.send_response(code)
         self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-        self.wfile.flush()
+        if rest is not None:
+            self._send_parts(data, rest)
+        else:
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+            self.wfile.flush()
         self.server.connections.rest(self.connection)
+
+    def _send_parts(self, first: bytes, rest: Iterator[bytes]) -> None:
+        """Send a long body as it comes, in the chunks of HTTP/1.1: one that breaks off has no end for its client."""
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        try:
+            for part in itertools.chain([first], rest):
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
+            self.wfile.write(b"0\r\n\r\n")
+            self.wfile.flush()
+        except (OSError, http.client.HTTPException):
+            self.close_connection = True
 
     do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = _serve
 

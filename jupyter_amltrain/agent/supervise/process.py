@@ -246,15 +246,21 @@ def serve_sink(task: Assignment, endpoint: SinkEndpoint, journal: str = METRICS,
     journal, artifacts
         Paths relative to the run folder, or absolute.
     """
-    from ..mlflow import sink_server
+    from ..mlflow import project_server, project_sockets, sink_server
     from ..mlflow.sink_state import Recorder
 
+    tracking = task.job["tracking"]
     recorder = Recorder(
         journal=os.path.join(task.folder, journal),
         artifacts=os.path.join(task.folder, artifacts),
-        run_id=task.job["tracking"]["run_id"],
+        run_id=tracking["run_id"],
         run_name=task.job["name"],
         experiment_name=task.job["experiment"],
         on_note=lambda text: log_line(task.folder, "mlflow-sink: " + text),
     )
-    return sink_server.serve(endpoint.socket, recorder, endpoint.token, task.job["tracking"].get("server") or ())
+    place: Optional[project_server.ServerPlace] = None
+    if tracking.get("server"):  # its command: the store is on this machine
+        place = project_server.ServerProcess(tracking["server"], recorder.note_once)
+    elif tracking.get("project"):
+        place = project_sockets.ProjectSockets(task.queue, str(tracking["project"]))
+    return sink_server.serve(endpoint.socket, recorder, endpoint.token, place)
