@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from jupyter_amltrain.backends.base import ACCEPT, ACCEPT_QUESTION
 from jupyter_amltrain.errors import AmlTrainError, AuthenticationError, CommandError, TargetError, TargetUnreachable
 from jupyter_amltrain.schema.ssh_target import SshTarget
+from jupyter_amltrain.secret_variables import value_of
 
 if TYPE_CHECKING:
     import asyncssh
@@ -103,7 +104,7 @@ def _variable(target: SshTarget, field: str, environ: Mapping[str, str]) -> str:
     name = getattr(target, field)
     if not name:
         return ""
-    if value := environ.get(name) or _from_keyring(name):
+    if value := value_of(name, environ):
         return value
     raise AuthenticationError(
         f"{target.name}: the variable {name} is not set in this kernel.",
@@ -111,18 +112,6 @@ def _variable(target: SshTarget, field: str, environ: Mapping[str, str]) -> str:
         code="ssh.variable",
         field=field,
     )
-
-
-def _from_keyring(name: str) -> str:
-    """Return a password that ``keyring set amltrain NAME`` has stored; empty without one."""
-    try:
-        import keyring
-    except ImportError:
-        return ""
-    try:
-        return str(keyring.get_password("amltrain", name) or "")
-    except Exception:  # a keyring of this machine can raise anything
-        return ""
 
 
 def _key(target: SshTarget, passphrase: str) -> asyncssh.SSHKey:

@@ -35,6 +35,7 @@ class Defaults(NamedTuple):
     timeout: float | None = None
     environment: str = ""
     isolated: bool = False
+    tracking_uri: str = ""
 
 
 # %load_ext executes this module, and each method that a dataclass generates costs it 0.1 ms.

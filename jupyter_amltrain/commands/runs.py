@@ -26,6 +26,7 @@ from jupyter_amltrain.schema.child_run import MAX_CHILDREN
 from jupyter_amltrain.schema.run import PastAttempt, Run, RunHandle
 from jupyter_amltrain.state_dir import working_folder
 from jupyter_amltrain.text import ago, bytes_text, close_matches, did_you_mean, pairs, seconds_text, tilde
+from jupyter_amltrain.tracking import team_ledger
 
 if TYPE_CHECKING:
     import argparse
@@ -379,6 +380,7 @@ def show_text(run: TrackedRun) -> str:
         *provenance_lines(run.read_provenance()),
         ("folder", tilde(state.folder)),
         ("MLflow", f"run {state.tracking_id} ({tracking})" if state.tracking_id else ""),
+        ("team's MLflow", team_ledger.text_of(team_ledger.entry_of(state.project, state.tracking_id))),
     ]
     return f"{record_text(record, child_rows=MAX_CHILDREN)}\n\n{pairs(facts)}"
 

@@ -24,6 +24,7 @@ from jupyter_amltrain.schema.record import RunRecord
 from jupyter_amltrain.schema.run import Run, RunHandle
 from jupyter_amltrain.state_dir import project_store
 from jupyter_amltrain.text import tilde
+from jupyter_amltrain.tracking import team_ledger
 
 if TYPE_CHECKING:
     from jupyter_amltrain.backends.base import Backend
@@ -503,6 +504,9 @@ class MlflowHandlers:
         """Return the address of a run's page; start the server if needed."""
         controller = self._controller
         run = controller.entry(await controller.find(request.handle)).run
+        sent = await controller.loop.offload(team_ledger.entry_of, run.project, run.tracking_id)
+        if page := team_ledger.page_of(sent):
+            return MlflowReply(url=page)
         experiment = await controller.loop.offload(_experiment, run.project, run.tracking_id)
         if reason := no_page_reason(run, recorded=bool(experiment) or controller.recorder.records(run)):
             await controller.refresh_run(run.handle)  # starts its import if that has not started

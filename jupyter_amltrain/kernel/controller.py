@@ -47,6 +47,7 @@ from jupyter_amltrain.kernel.streams import MetricLog
 from jupyter_amltrain.kernel.submit_queue import SubmitQueue
 from jupyter_amltrain.kernel.target_file import TargetFile
 from jupyter_amltrain.kernel.targets import TargetManager
+from jupyter_amltrain.kernel.team_queue import TeamQueue
 from jupyter_amltrain.kernel.workspaces import workspaces_class
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.provenance import Provenance
@@ -80,6 +81,7 @@ class Controller:
         self.store = RunStore(self.loop)
         self.targets = TargetFile(self.root, target_kinds(), notebook_path())
         self.imports = MlflowImportQueue(self.loop, self.root, self._imported, self._local_copy)
+        self.team = TeamQueue(self.loop, self.root)
         self.stream_cache = StreamCache(self.store)
         self.recorder = LiveRecorder(self.loop, self.store, self.imports, self.backend)
         self._observers = RunObservers(self.store, self.imports.picture)
@@ -106,6 +108,8 @@ class Controller:
         )  # fmt: skip
         #: Called on the loop before anything is closed, so that front ends stop first.
         self.closers: list[Callable[[], Awaitable[None]]] = []
+        if left := self.team.project_left():
+            self.loop.post(self.team.settle(left))
 
     # ---- targets
 
@@ -483,9 +487,17 @@ class Controller:
 
     def _imported(self, handle: RunHandle, state: str) -> None:
         self.store.amend(handle, tracking=state)
+        if state == "imported":
+            self.team.add(self.entry(handle).run)
 
     async def _close(self) -> None:
-        parts = (self.monitors.close_all, self.imports.close, *(b.close for b in self.backends), self.workspaces.close)
+        parts = (
+            self.monitors.close_all,
+            self.imports.close,
+            self.team.close,
+            *(b.close for b in self.backends),
+            self.workspaces.close,
+        )
         for part in (*self.closers, *parts):
             try:
                 await part()

@@ -67,7 +67,7 @@ class _Extension:
             kind = "line_cell" if noun.takes_cell else "line"
             ip.magics_manager.register_function(self._magic(noun), kind, f"aml_{noun.name}")
         ip.events.register("pre_run_cell", self.variables.collect)
-        self.mlflow = NotebookMlflow(ip)
+        self.mlflow = NotebookMlflow(ip, lambda: self.config.tracking_uri)
         self.mlflow.install()
         ip.input_transformers_cleanup.insert(0, _help_of_empty_cell)
         tab_completion.install(ip)

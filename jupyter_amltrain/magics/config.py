@@ -19,6 +19,11 @@ class AMLTrain(Configurable):
         "", help="Where runs go; empty for the target in use (%aml_compute use NAME sets that for this notebook)."
     ).tag(config=True)
     experiment = Unicode("", help="MLflow experiment of the runs; empty for the notebook's name.").tag(config=True)
+    tracking_uri = Unicode(
+        "",
+        help="MLflow server of a team, which gets the runs' records as well; empty for the one that"
+        " MLFLOW_TRACKING_URI named when the kernel started, or none.",
+    ).tag(config=True)
     timeout = Unicode("", help="Time limit of the runs, as 90, 30s, 15m, 2h, 1d; empty for none.").tag(config=True)
     environment = Unicode(
         "",
@@ -63,6 +68,15 @@ class AMLTrain(Configurable):
             raise TraitError(f"AMLTrain.environment: {error}") from None
         return text
 
+    @validate("tracking_uri")
+    def _validate_tracking_uri(self, proposal: Any) -> str:
+        from jupyter_amltrain.jobs import team_server
+
+        text = str(proposal["value"]).strip()
+        if error := team_server.error_of(text):
+            raise TraitError(f"AMLTrain.tracking_uri: {error}")
+        return text
+
     @validate("experiment", "target")
     def _strip(self, proposal: Any) -> str:
         return str(proposal["value"]).strip()
@@ -80,4 +94,5 @@ class AMLTrain(Configurable):
             timeout=timeout,
             environment=self.environment,
             isolated=self.isolated,
+            tracking_uri=self.tracking_uri,
         )

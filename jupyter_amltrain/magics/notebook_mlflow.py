@@ -10,8 +10,12 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from jupyter_amltrain.jobs import team_server
+
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
+
+    from jupyter_amltrain.kernel.controller import Controller
 
 _VARIABLE = "MLFLOW_TRACKING_URI"
 
@@ -30,29 +34,39 @@ _IMPORT = re.compile(r"^[ \t]*(?:import|from)[ \t]+mlflow\b", re.M)
 class NotebookMlflow:
     """The tracking URI that this kernel got from us, unless its user has set one.
 
+    Parameters
+    ----------
+    server
+        Returns the address of the team's server from the configuration; empty without one.
+
+    Notes
+    -----
     A variable of the environment, so that MLflow is not imported, :func:`mlflow.set_tracking_uri` takes precedence, and
     programs that a cell starts use the same store, as they do after that function.
     """
 
-    def __init__(self, ip: InteractiveShell) -> None:
-        self._ip = ip
+    def __init__(self, ip: InteractiveShell, server: Callable[[], str] = str) -> None:
+        self._ip, self._team_server = ip, server
         self._uri = ""
+        self._given = ""  #: a team's server that the user's own variable names: runs go there, too
         self._was_imported = False
 
     def install(self) -> None:
         """Set the URI, and say so when the notebook imports or uses MLflow."""
         module = sys.modules.get("mlflow")
         is_set = getattr(module, "is_tracking_uri_set", None)  # absent in a module of the user's with this name
-        if os.environ.get(_VARIABLE) or (is_set is not None and is_set()):
+        self._given = self._uri = team_server.of_environment()
+        if (os.environ.get(_VARIABLE) and not self._given) or (is_set is not None and is_set()):
             return
         self._was_imported = module is not None
         self._follow()
         self._ip.events.register("pre_run_cell", self._before_cell)
-        self._ip.events.register("post_run_cell", self._after_cell)
+        if not self._given:
+            self._ip.events.register("post_run_cell", self._after_cell)
 
     def remove(self) -> None:
         """Undo :meth:`install`."""
-        if self._uri and os.environ.get(_VARIABLE) == self._uri:
+        if self._uri and not self._given and os.environ.get(_VARIABLE) == self._uri:
             del os.environ[_VARIABLE]
         self._stop("pre_run_cell", self._before_cell)
         self._stop("post_run_cell", self._after_cell)
@@ -67,14 +81,15 @@ class NotebookMlflow:
             folder = os.getcwd()
         except FileNotFoundError:  # it was deleted; a submit says so
             return
-        os.environ[_VARIABLE] = self._uri = f"sqlite:///{project_store(folder) / 'mlflow.db'}"
+        self._uri = self._team_server() or self._given or f"sqlite:///{project_store(folder) / 'mlflow.db'}"
+        os.environ[_VARIABLE] = self._uri
 
     def _before_cell(self, info: Any) -> None:
         self._follow()
         text = str(getattr(info, "raw_cell", ""))
         if os.environ.get(_VARIABLE) != self._uri or not _mentions(text):
             return
-        if _IMPORT.search(text):
+        if _IMPORT.search(text) and self._uri.startswith("sqlite:"):
             _create_store()
         _await_records()
 
@@ -86,10 +101,9 @@ class NotebookMlflow:
             return
         self._stop("post_run_cell", self._after_cell)
         if self._uri and get_uri() == self._uri:
-            print(
-                "MLflow in this notebook looks at the store of its runs, .amltrain/mlflow.db. "
-                "For another one: mlflow.set_tracking_uri(...)"
-            )
+            place = "the store of its runs, .amltrain/mlflow.db"
+            place = place if self._uri.startswith("sqlite:") else self._uri
+            print(f"MLflow in this notebook looks at {place}. For another one: mlflow.set_tracking_uri(...)")
 
     def _stop(self, event: str, callback: Callable[[Any], None]) -> None:
         if callback in self._ip.events.callbacks[event]:
@@ -123,4 +137,9 @@ def _await_records() -> None:
 
     if (controller := current_controller()) is not None:
         with contextlib.suppress(TimeoutError):
-            controller.loop.call(controller.imports.settle(), RECORD_TIMEOUT_S)
+            controller.loop.call(_recorded(controller), RECORD_TIMEOUT_S)
+
+
+async def _recorded(controller: Controller) -> None:
+    await controller.imports.settle()
+    await controller.team.settle(os.getcwd())

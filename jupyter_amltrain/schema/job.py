@@ -284,6 +284,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         Folder whose ``.amltrain`` holds the MLflow store of the run.
     tracking
         ``sink``: the agent's own endpoint; ``direct``: the user's tracking server.
+    tracking_uri
+        MLflow server of a team, which also gets the record; empty for none.
     python
         Interpreter on the target; empty for the target's default.
     cell
@@ -368,6 +370,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     notebook_dir: str = ""
     project: str = ""
     tracking: str = "sink"
+    tracking_uri: str = ""
     python: str = ""
     cell: str = ""
     line_offset: int = 0

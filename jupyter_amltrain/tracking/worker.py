@@ -12,7 +12,7 @@ import importlib
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jupyter_amltrain.errors import AmlTrainError
@@ -34,6 +34,7 @@ OPERATIONS = {
     "model_download": "jupyter_amltrain.tracking.model_registry:download",
     "ui_start": "jupyter_amltrain.tracking.ui:start",
     "ui_stop": "jupyter_amltrain.tracking.ui:stop",
+    "send": "jupyter_amltrain.tracking.team_sender:send",
     "picture": "jupyter_amltrain.output.picture:draw",
 }
 #: Importing the record of a long run takes minutes.
@@ -67,11 +68,22 @@ class TrackingWorker:
     ----------
     root
         The state root; the process' standard error goes to its ``logs/worker.txt``.
+    environment
+        Returns the environment of the process; default: that of this one without another tracking server.
+    watched
+        Returns variables that the running process gets before each request.
     """
 
-    def __init__(self, root: StateRoot) -> None:
-        module = "jupyter_amltrain.tracking.worker"
-        self._rpc = client.RpcClient(module, log=root.logs / "worker.txt", environment=_environment, serial=True)
+    def __init__(
+        self,
+        root: StateRoot,
+        environment: Callable[[], Mapping[str, str]] | None = None,
+        watched: Callable[[], dict[str, str]] = dict,
+    ) -> None:
+        module, own = "jupyter_amltrain.tracking.worker", environment or _environment
+        self._rpc = client.RpcClient(
+            module, log=root.logs / "worker.txt", environment=own, watched=watched, serial=True
+        )
         self._requests = 0  #: that wait for their reply
         self._timer: asyncio.TimerHandle | None = None
         self._resting: asyncio.Task[None] | None = None
