@@ -145,6 +145,7 @@ class Controller:
         else:
             self.backends.wake(split_handle(handle)[0])
             self.imports.warm()
+            self.imports.postpone()
             self.recorder.follow(handle)
             self.loop.start(self._note_price(handle), f"price of {handle}")
 

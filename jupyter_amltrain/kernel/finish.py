@@ -241,5 +241,6 @@ class RunFinalizer:
         if self._imports.request(entry.run):
             # The worker handles one request at a time: pictures for viewers come first.
             await self._observers.wait_drawn(entry.run)
+            await self._imports.quiet()
             await self._imports.run(handle)
         self._stream_cache.read(handle)

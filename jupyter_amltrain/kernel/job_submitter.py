@@ -61,16 +61,25 @@ class JobSubmitter:
         """Check `spec` and resolve its target. Sends nothing."""
         name = await self._target_name(target)
         backend = self._backend(name)
-        spec = validated(spec)
+        return name, await self._loop.offload(self._completed, validated(spec), backend)
+
+    def _completed(self, spec: JobSpec, backend: Backend) -> JobSpec:
+        """Return the job as its target runs it. Blocks on the disk, without network calls.
+
+        Raises
+        ------
+        SpecError
+            The target cannot run it.
+        """
         if isinstance(backend.environments, BuiltEnvironments):
-            spec = await self._loop.offload(self._names.resolve, spec)
-        spec = await self._loop.offload(backend.complete_spec, spec)
-        if reason := await self._loop.offload(backend.unsupported_reason, spec):
+            spec = self._names.resolve(spec)
+        spec = backend.complete_spec(spec)
+        if reason := backend.unsupported_reason(spec):
             raise SpecError(reason)
         if not backend.files.are_local:
-            notes = await self._loop.offload(consent_notes, spec, name)
+            notes = consent_notes(spec, backend.target.name)
             spec = msgspec.structs.replace(spec, notes=tuple(dict.fromkeys((*spec.notes, *notes))))
-        return name, spec
+        return spec
 
     async def _target_name(self, target: str | None) -> str:
         """Return the target's name, or that of the target in use."""

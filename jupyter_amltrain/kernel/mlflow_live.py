@@ -92,7 +92,11 @@ class LiveRecorder:
 
     async def _run(self) -> None:
         try:
-            while entries := self._entries():
+            while True:
+                # First a pause: the start of a run comes first, and many runs end before anything is to be recorded.
+                await asyncio.sleep(INTERVAL_S)
+                if not (entries := self._entries()):
+                    break
                 by_target: dict[str, list[Entry]] = {}
                 for entry in entries:
                     by_target.setdefault(entry.target, []).append(entry)
@@ -105,7 +109,6 @@ class LiveRecorder:
                         folder = copies.get(entry.run.run_id) or self._waiting.get(entry.run.handle)
                         if folder is not None:
                             await self._record(entry, folder)
-                await asyncio.sleep(INTERVAL_S)
         finally:
             for target in self._followed:
                 await self._live_copies(target, ())

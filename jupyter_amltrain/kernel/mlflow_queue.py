@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 #: Long enough to copy a model of many gigabytes file by file.
 WORKER_TIMEOUT_S = 6 * 3600.0
 PICTURE_REQUEST_TIMEOUT_S = 60.0
+#: Seconds after a start or an end of a run until work for ended runs begins by itself, and the longest time it waits.
+QUIET_S, MAX_WAIT_S = 0.4, 5.0
 #: A failed import is retried when the run is viewed after this time.
 IMPORT_RETRY_S = 300.0
 
@@ -53,6 +55,7 @@ class MlflowImportQueue:
         self._current: RunHandle | None = None
         self._tried: dict[RunHandle, float] = {}
         self._closed = False
+        self._quiet_at = 0.0  #: monotonic
         self._lock = asyncio.Lock()
         self._warming = False
         self._warm_pid: int | None = None
@@ -123,6 +126,17 @@ class MlflowImportQueue:
             self._waiting.pop(handle, None)
         self._on_imported(handle, state)
 
+    def postpone(self) -> None:
+        """Let work for ended runs wait a moment: a run starts, or may start now that another has ended."""
+        self._quiet_at = time.monotonic() + QUIET_S
+
+    async def quiet(self) -> None:
+        """Wait until no run starts: beside other work of this machine a job takes twice as long to its first line."""
+        self.postpone()
+        until = time.monotonic() + MAX_WAIT_S
+        while (pause := min(self._quiet_at, until) - time.monotonic()) > 0 and not self._ending():
+            await asyncio.sleep(pause)
+
     async def settle(self) -> None:
         """Return when every import that is queued now was tried."""
         for handle in [*self._waiting]:
@@ -156,9 +170,17 @@ class MlflowImportQueue:
     def _ending(self) -> bool:
         return self._closed
 
-    async def picture(self, record: RunRecord) -> RecordPicture | None:
-        """Return a picture of the record, drawn by the worker; ``None`` if that fails."""
+    async def picture(self, record: RunRecord, now: bool = True) -> RecordPicture | None:
+        """Return a picture of the record, drawn by the worker; ``None`` if that fails.
+
+        Parameters
+        ----------
+        now
+            Somebody waits for it; otherwise it is drawn when no run starts.
+        """
         try:
+            if not now:
+                await self.quiet()
             payload = {"record": msgspec.to_builtins(record)}
             drawn = await self.worker.request("picture", payload, timeout=PICTURE_REQUEST_TIMEOUT_S)
         except AmlTrainError as error:

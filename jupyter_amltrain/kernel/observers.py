@@ -133,16 +133,21 @@ class _Observer:
         self.drawn = asyncio.Event()
 
 
+def _is_long(run: Run) -> bool:
+    """Return whether waiting for a run includes its picture."""
+    return sum(phase.seconds or 0.0 for phase in run.status.phases) > LONG_RUN_S
+
+
 class RunObservers:
     """Observers of runs, by handle.
 
     Parameters
     ----------
     picture
-        Draws a record; returns ``None`` if that fails.
+        Draws a record, now or when no run starts; returns ``None`` if that fails.
     """
 
-    def __init__(self, store: RunStore, picture: Callable[[RunRecord], Awaitable[RecordPicture | None]]) -> None:
+    def __init__(self, store: RunStore, picture: Callable[[RunRecord, bool], Awaitable[RecordPicture | None]]) -> None:
         self._store, self._picture = store, picture
         self._observers: dict[RunHandle, set[_Observer]] = {}
 
@@ -168,7 +173,8 @@ class RunObservers:
             on_frame(record, picture)
             if record.done and not observer.ended.is_set():
                 observer.ended.set()
-                picture = await self._picture(record)
+                entry = self._store.get(handle)
+                picture = await self._picture(record, entry is not None and _is_long(entry.run))
                 entry = self._store.get(handle)
                 if picture is not None and entry is not None:
                     on_frame(record_of(entry), picture)
@@ -180,7 +186,7 @@ class RunObservers:
         A cell that waits for its run must not end before its output is complete, because tools that
         execute notebooks without a page read no later output.
         """
-        long = sum(phase.seconds or 0.0 for phase in run.status.phases) > LONG_RUN_S
+        long = _is_long(run)
         for observer in list(self._observers.get(run.handle, ())):
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(observer.ended.wait(), PICTURE_TIMEOUT_S)

@@ -63,12 +63,17 @@ def needs_frame(entry: Entry, grown: Collection[str]) -> bool:
     return True
 
 
-async def read_streams(backend: Backend, entry: Entry, status: RunStatus) -> frozenset[str]:
+async def read_streams(backend: Backend, entry: Entry, status: RunStatus, only: Collection[str] = ()) -> frozenset[str]:
     """Read new data of the entry's streams; return the streams that grew.
 
     Only the last :data:`~jupyter_amltrain.kernel.streams.LOG_WINDOW_BYTES` bytes of a
     log are read if more are new. A stream whose file cannot be read is skipped, with the
     reason in ``entry.unreadable``.
+
+    Parameters
+    ----------
+    only
+        Streams to read; default: all.
     """
     run_id = split_handle(entry.run.handle)[1]
     if not entry.log_path:
@@ -83,12 +88,13 @@ async def read_streams(backend: Backend, entry: Entry, status: RunStatus) -> fro
     if status.failed_rank:
         failed = f"log/{status.failed_rank}"
         streams.append(("failed log", lambda: _read_failed_log(backend, run_id, entry, failed)))
-    spec = entry.run.spec
-    if spec.sweep is not None or spec.job_type in PARENT_TYPES:  # after the log: reading the log updates them
+    if _has_children(entry):  # after the log: reading the log updates them
         streams.append(("children", lambda: _read_children(backend, run_id, entry)))
     if status.state.terminal:
         streams.append(("summary", lambda: _read_summaries(backend, run_id, entry, nodes)))
     for name, read in streams:
+        if only and name not in only:
+            continue
         try:
             if await read():
                 grown.add(name)
@@ -97,6 +103,11 @@ async def read_streams(backend: Backend, entry: Entry, status: RunStatus) -> fro
             entry.unreadable[name] = str(error)
     entry.read = True
     return frozenset(grown - {"summary"})
+
+
+def _has_children(entry: Entry) -> bool:
+    """Whether a run has steps or trials, which reading its log updates."""
+    return entry.run.spec.sweep is not None or entry.run.spec.job_type in PARENT_TYPES
 
 
 async def _read_metrics(backend: Backend, run_id: str, entry: Entry) -> bool:
@@ -206,8 +217,8 @@ async def _read_samples_of(backend: Backend, run_id: str, entry: Entry, number: 
     """Read new samples of one node; return whether there were any."""
     node = entry.telemetry.node(number)
     stream = _node_stream("telemetry", number)
-    if not node.caught_up:
-        await _catch_up(backend, run_id, node)
+    if not node.caught_up and not await _catch_up(backend, run_id, node):
+        return False
     has_new, left = False, MAX_READ_BYTES
     while left > 0:
         start = node.offset
@@ -231,15 +242,18 @@ async def restart_if_truncated(backend: Backend, run_id: str, node: NodeTelemetr
         node.restart()
 
 
-async def _catch_up(backend: Backend, run_id: str, node: NodeTelemetry) -> None:
-    """Read only the header and the minutes of a long file; its last hour of samples is read afterwards."""
+async def _catch_up(backend: Backend, run_id: str, node: NodeTelemetry) -> bool:
+    """Read only the header and the minutes of a long file; its last hour of samples is read afterwards.
+
+    Return whether the file has anything.
+    """
     stream = _node_stream("telemetry", node.node)
     end = (await backend.read(run_id, stream, -1, 1)).offset
     if node.caught_up or not end:
-        return
+        return bool(end)
     if end <= LONG_TELEMETRY_BYTES:
         node.caught_up = True
-        return
+        return True
     head = (await backend.read(run_id, stream, 0, _MAX_HEADER_BYTES)).data
     minutes, offset = [], 0
     while offset < MAX_READ_BYTES:
@@ -249,12 +263,13 @@ async def _catch_up(backend: Backend, run_id: str, node: NodeTelemetry) -> None:
         minutes.append(chunk.data)
         offset = chunk.offset
     if node.caught_up or node.offset:
-        return
+        return True
     node.caught_up = True
     line = head[: head.find(b"\n") + 1]
     if line:
         node.feed(line)
         node.offset = max(len(line), node.feed_minutes(b"".join(minutes)))
+    return True
 
 
 async def _read_summaries(backend: Backend, run_id: str, entry: Entry, nodes: int) -> bool:
@@ -300,8 +315,9 @@ log = logging.getLogger(__name__)
 #: Poll interval without events, because a supervisor may die without sending one.
 POLL_INTERVAL_S = 2.0
 
-#: Streams whose events need no poll.
+#: Streams with samples, and all streams that grow without a change of the run's status: their events need no poll.
 _SAMPLE_STREAMS = frozenset(PER_NODE)
+_GROWING_STREAMS = _SAMPLE_STREAMS | {"metrics", "log"}
 
 #: Maximum polls per second of a run with continuous events, and the burst without a pause.
 MAX_POLLS_PER_S, MAX_POLL_BURST = 20.0, 20
@@ -395,9 +411,8 @@ class Watcher:
                 waiting = {i: set(what) for i, what in RunEvents.anything(live).items()}
             ready = {i: what for i, what in waiting.items() if i in live and paces[i].wait() == 0}
             waiting = {i: what for i, what in waiting.items() if i in live and i not in ready}
-            for i in [i for i, what in ready.items() if what <= _SAMPLE_STREAMS]:
-                del ready[i]
-                await self._read_samples(live[i])
+            for i in [i for i, what in ready.items() if what <= _GROWING_STREAMS and not _has_children(live[i])]:
+                await self._read_grown(live[i], ready.pop(i))
             if ready:
                 await self.poll(sorted(ready))
             for gone in self._intervals.keys() - live.keys():
@@ -420,16 +435,21 @@ class Watcher:
             change.cancel()
             wake.cancel()
 
-    async def _read_samples(self, entry: Entry) -> None:
-        """Read only the samples of a run, without polling its status.
+    async def _read_grown(self, entry: Entry, what: Collection[str]) -> None:
+        """Read only the streams of a run that have changed, without polling its status.
 
         While a cell is busy every hop to another thread costs the interpreter's switch interval.
         """
         try:
-            nodes = max(1, entry.run.status.nodes)
-            has_new = await read_samples(self._backend, entry.run.run_id, entry, nodes, complete=False)
-            if has_new and needs_frame(entry, {"telemetry"}):
-                self._store.touch(entry.run.handle, samples_only=True)
+            status = entry.run.status
+            if _SAMPLE_STREAMS.issuperset(what):
+                nodes = max(1, status.nodes)
+                has_new = await read_samples(self._backend, entry.run.run_id, entry, nodes, complete=False)
+                grown = frozenset(("telemetry",) if has_new else ())
+            else:
+                grown = await read_streams(self._backend, entry, status, only=what)
+            if needs_frame(entry, grown):
+                self._store.touch(entry.run.handle, samples_only=grown == {"telemetry"})
         except Exception as error:  # the next poll reports the same error
             log.info("%s", error)
 

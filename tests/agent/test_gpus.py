@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import selectors
 from pathlib import Path
 
 import pytest
 
+from jupyter_amltrain.agent.queue import gpu_probe
+from jupyter_amltrain.agent.telemetry import nvml as nvml_of_agent
 from jupyter_amltrain.agent.telemetry.nvml import library
 from tests.fakes import nvml
 
@@ -133,3 +136,14 @@ def test_missing_driver_of_a_device_says_how_to_install_it(
     module, reason = library()
     assert module is None and "no NVIDIA driver" in reason
     assert ("ubuntu-drivers" in reason) == (vendor == "0x10de")
+
+
+@pytest.mark.parametrize("library", ["libnot-there.so.1", "libc.so.6"])
+def test_machine_without_driver_is_probed_again_once_there_is_a_library(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, library: str
+) -> None:
+    monkeypatch.setattr(nvml_of_agent, "LIBRARY", library)
+    watch = gpu_probe.GpuWatch(selectors.DefaultSelector(), lambda: None, gpu_probe.KnownGpus(str(tmp_path)))
+    assert watch.doubtful  # nothing is known yet
+    watch.known = True
+    assert watch.doubtful == (library == "libc.so.6")

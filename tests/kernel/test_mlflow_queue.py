@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from jupyter_amltrain.kernel import mlflow_queue
 from jupyter_amltrain.kernel.mlflow_queue import MlflowImportQueue
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.job import JobSpec
@@ -48,3 +51,29 @@ def test_close_takes_runs_that_end_meanwhile(loop: LoopThread, tmp_path: Path) -
 
     loop.call(close())
     assert copied[:2] == ["r-0", "r-1"]
+
+
+@pytest.mark.parametrize(("starts", "waits"), [(0, True), (3, True), (10_000, False)])
+def test_work_for_ended_runs_waits_for_starts_but_not_forever(
+    loop: LoopThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starts: int, waits: bool
+) -> None:
+    monkeypatch.setattr(mlflow_queue, "QUIET_S", 0.1)
+    monkeypatch.setattr(mlflow_queue, "MAX_WAIT_S", 60.0 if waits else 0.3)
+
+    async def local_copy(run: Run, name: str) -> str | None:
+        return None
+
+    async def story() -> None:
+        queue = MlflowImportQueue(loop, StateRoot(tmp_path), lambda handle, state: None, local_copy)
+        quiet, last = asyncio.ensure_future(queue.quiet()), time.monotonic()
+        for _ in range(starts):
+            if quiet.done():
+                break
+            queue.postpone()
+            last = time.monotonic()
+            await asyncio.sleep(0.02)
+        await asyncio.wait_for(quiet, 60)
+        if waits:
+            assert time.monotonic() - last >= 0.1
+
+    loop.call(story(), 90)

@@ -168,7 +168,7 @@ def test_telemetry_is_read_without_poll(loop: LoopThread, tmp_path: Path) -> Non
 
         pictures = PictureReader(loop, lambda name: backend, lambda handle: None)
         watcher = Watcher(backend, "fake", store, loop, outcome, lambda handle: None, pictures)
-        task = loop.start(watcher._read_samples(entry), "ticks")
+        task = loop.start(watcher._read_grown(entry, {"telemetry"}), "ticks")
         await asyncio.wait_for(came.wait(), DEADLINE)
         await task
         assert backend.polls == 0
@@ -177,6 +177,39 @@ def test_telemetry_is_read_without_poll(loop: LoopThread, tmp_path: Path) -> Non
         while backend.polls < 2:
             await asyncio.sleep(0.01)
         task.cancel()
+
+    loop.call(story(), DEADLINE)
+
+
+def test_log_is_read_without_poll(loop: LoopThread, tmp_path: Path) -> None:
+    backend = FakeBackend(FakeTarget(name="fake", queued=0.0, running=600.0), loop, StateRoot(tmp_path))
+    polls: list[list[str]] = []
+
+    async def story() -> None:
+        store = RunStore(loop)
+        run = await launched(backend)
+        store.put(run)
+        entry = store.get(run.handle)
+        assert entry is not None
+        read = backend.read
+
+        async def line(run_id: str, stream: str, offset: int, limit: int = 1 << 20) -> Chunk:
+            return Chunk(b"one line\n"[offset:], 9) if stream == "log" else await read(run_id, stream, offset, limit)
+
+        async def poll(run_ids: Sequence[str]) -> dict[str, RunStatus]:
+            polls.append(list(run_ids))
+            return {}
+
+        backend.read, backend.poll = line, poll  # type: ignore[method-assign,assignment]
+
+        async def outcome(entry: Entry, status: RunStatus) -> dict[str, Any]:
+            return {}
+
+        pictures = PictureReader(loop, lambda name: backend, lambda handle: None)
+        watcher = Watcher(backend, "fake", store, loop, outcome, lambda handle: None, pictures)
+        await watcher._read_grown(entry, {"log"})
+        assert b"one line" in entry.log.last(20)
+        assert not polls
 
     loop.call(story(), DEADLINE)
 

@@ -87,8 +87,10 @@ def _serve(queue: str, home: str, ready: int) -> int:
     for name in _MODULES:
         importlib.import_module(".." + name, __package__)
     from ..processes import boot_id, identity
+    from ..supervise import job_hooks
     from .dispatcher import Dispatcher
 
+    job_hooks.files()
     record = {"schema": SCHEMA, "protocol": PROTOCOL, "boot": boot_id()}
     record.update(identity(os.getpid()) or {})
     os.ftruncate(lock, 0)

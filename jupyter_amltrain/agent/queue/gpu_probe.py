@@ -126,6 +126,8 @@ class GpuWatch:
     @property
     def doubtful(self) -> bool:
         """Whether another reading may find more GPUs than the last one."""
+        if self.known and self.driver == driver_state.ABSENT and not nvml.is_installed():
+            return False  # a machine without GPUs: no job waits for a process that finds this again
         return self.driver != driver_state.WORKS or bool(self.note or self.lost)
 
     @property

@@ -3,6 +3,7 @@ pandas' tables, and files of values."""
 
 from __future__ import annotations
 
+import functools
 import os
 import pkgutil
 import zlib
@@ -79,9 +80,15 @@ def runs_notebook(argv: Sequence[str]) -> bool:
     return import_hook.IMPORTABLE[6] in argv
 
 
+@functools.lru_cache(maxsize=None)
+def files() -> Dict[str, bytes]:
+    """Return the files of this version of the hooks, by name; kept, because unpacking them takes 2 ms."""
+    return {name: pkgutil.get_data(_PACKAGE, source) or b"" for name, source in _FILES.items()}
+
+
 def _written(home: str) -> str:
     """Return the folder with the files of this version of the hooks; write them if they are absent."""
-    data = {name: pkgutil.get_data(_PACKAGE, source) or b"" for name, source in _FILES.items()}
+    data = files()
     folder = os.path.join(os.path.abspath(home), "hook-%08x" % zlib.crc32(b"".join(data.values())))
     if os.path.exists(os.path.join(folder, "sitecustomize.py")):
         return folder
