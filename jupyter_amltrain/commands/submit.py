@@ -17,7 +17,7 @@ from jupyter_amltrain.commands import saved_job, template
 from jupyter_amltrain.commands.parser import Parser
 from jupyter_amltrain.commands.registry import Command, Context, Defaults, Examples, Result, parser_of
 from jupyter_amltrain.errors import CommandError, MissingDependency
-from jupyter_amltrain.jobs import closure, flag_types, flag_values, script, script_file, team_server
+from jupyter_amltrain.jobs import closure, flag_types, flag_values, script, script_file
 from jupyter_amltrain.jobs.closure import Notebook
 from jupyter_amltrain.jobs.flags import FLAGS, job_fields, typed_values
 from jupyter_amltrain.jobs.kept_names import Keep, keep_for
@@ -351,7 +351,7 @@ def job_of_line(
     fields.setdefault("name", (title or name)[:64] if cell is not None else name[:64])
     fields.setdefault("experiment", defaults.experiment or title or "default")
     fields.setdefault("timeout", defaults.timeout)
-    fields.setdefault("tracking_uri", defaults.tracking_uri or team_server.of_environment())
+    fields.setdefault("tracking_uri", defaults.tracking_uri)
     if not fields["environment"] and defaults.environment:
         environment = flag_values.environment_of(defaults.environment)
         fields["environment"] = msgspec.structs.replace(environment, chosen="%config AMLTrain.environment")

@@ -406,6 +406,7 @@ def driver_of(trial: JobSpec, sweep: Sweep, target: str, slots: Mapping[str, int
         secrets=trial.secrets,
         resources=Resources(gpus=0),
         experiment=trial.experiment,
+        tracking_uri=trial.tracking_uri,
         tags=trial.tags,
         max_restarts=DRIVER_RESTARTS,
         notebook_dir=trial.notebook_dir,

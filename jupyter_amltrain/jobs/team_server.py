@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from urllib.parse import urlsplit
 
+from jupyter_amltrain.agent.protocol import MARK
+
 _VARIABLE = "MLFLOW_TRACKING_URI"
 
 
@@ -30,4 +32,6 @@ def error_of(uri: str) -> str:
 def of_environment() -> str:
     """Return the server that MLflow's own variable names; empty if it names none, or a store of this machine."""
     uri = os.environ.get(_VARIABLE, "")
+    if MARK in os.environ:  # in a job, where the variable names the run's own endpoint
+        return ""
     return uri if uri.startswith(("http://", "https://")) and not error_of(uri) else ""

@@ -13,6 +13,7 @@ from jupyter_amltrain.backends.base import Backend, LaunchPlan
 from jupyter_amltrain.backends.environments import BuiltEnvironments, NamedEnvironments
 from jupyter_amltrain.backends.provisioner import Provisioner, ProvisionState, RunPrice
 from jupyter_amltrain.errors import AmlTrainError, SpecError
+from jupyter_amltrain.jobs import team_server
 from jupyter_amltrain.jobs.out_types import consent_notes
 from jupyter_amltrain.jobs.scaling import ScalingPlan, check_job, slices_of
 from jupyter_amltrain.jobs.sweep import capacity_of, check_trial, driver_of, fit_to, of_file, service_job
@@ -71,6 +72,8 @@ class JobSubmitter:
         SpecError
             The target cannot run it.
         """
+        if not spec.tracking_uri:
+            spec = msgspec.structs.replace(spec, tracking_uri=team_server.of_environment())
         if isinstance(backend.environments, BuiltEnvironments):
             spec = self._names.resolve(spec)
         spec = backend.complete_spec(spec)

@@ -72,7 +72,7 @@ def page_of(entry: Entry) -> str:
 
 
 def text_of(entry: Entry) -> str:
-    """Return what a person is told of an entry; empty for a run that is not sent anywhere."""
+    """Return an entry as text; empty for a run that is not sent anywhere."""
     if not entry:
         return ""
     if page := page_of(entry):
