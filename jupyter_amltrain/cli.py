@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -48,11 +49,17 @@ def _exit_code(words: list[str]) -> int:
     except AmlTrainError as error:
         _print(f"amltrain: {error}", sys.stderr)
         if error.code == "interrupted":
-            return 130
+            return _interrupted()
         return 2 if isinstance(error, CommandError) else 1
     except KeyboardInterrupt:
         print("amltrain: interrupted. Runs continue.", file=sys.stderr)
-        return 130
+        return _interrupted()
+
+
+def _interrupted() -> int:
+    """Return the exit code after Ctrl-C; what the loop had not begun yet is no error of this process."""
+    warnings.filterwarnings("ignore", message="coroutine .* was never awaited")
+    return 130
 
 
 def _command(words: list[str]) -> int:

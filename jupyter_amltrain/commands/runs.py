@@ -85,7 +85,7 @@ def _list(args: argparse.Namespace, context: Context) -> Result:
     if listed.total > len(runs):
         notes.append(f"Showing {len(runs)} of {listed.total} runs. All of them: %aml_runs list -n 0")
     if listed.late:
-        notes.append(f"Runs as last known, because there is no answer yet: {', '.join(listed.late)}.")
+        notes.append(f"Runs as last known, because there is no answer: {', '.join(listed.late)}.")
     rows = [_row(run, listed.metrics.get(run.handle, {})) for run in runs]
     notes_html = "".join(f"<div>{note}</div>" for note in notes)
     return Result(

@@ -45,6 +45,7 @@ class BoundedReads:
     def __init__(self, loop: LoopThread) -> None:
         self._loop = loop
         self._pending: dict[Hashable, _Pending] = {}
+        self._errors: dict[str, TargetUnreachable] = {}  #: of targets whose last read has failed
         self._limit_s = float(
             os.environ.get("AMLTRAIN_READ_LIMIT") or (LIMIT_S if "ipykernel" in sys.modules else PROGRAM_LIMIT_S)
         )
@@ -87,7 +88,10 @@ class BoundedReads:
         async def run() -> None:
             try:
                 results.append(await read())
+                self._errors.pop(backend.target.name, None)
             except Exception as error:  # raised in the caller, if it still waits
+                if isinstance(error, TargetUnreachable):
+                    self._errors[backend.target.name] = error
                 if strict or not isinstance(error, TargetUnreachable):
                     failures.append(error)
                 log.info("%s: %s", key, error)
@@ -106,13 +110,16 @@ class BoundedReads:
         return results[0] if results else known
 
     def late(self) -> list[str]:
-        """Return the targets whose runs are being read for longer than lists wait."""
+        """Return the targets whose runs are read for longer than lists wait, and those that failed, with the reason."""
         now = time.monotonic()
-        return sorted(
+        slow = {
             one.target
             for key, one in self._pending.items()
             if isinstance(key, tuple) and key[0] == "runs" and now - one.began >= self._limit_s
-        )
+        }
+        return sorted(slow - self._errors.keys()) + [
+            f"{name} ({error})" for name, error in sorted(self._errors.items())
+        ]
 
     def _is_late(self, target: str) -> bool:
         now = time.monotonic()
@@ -125,7 +132,9 @@ class BoundedReads:
         return age if age >= SILENT_AFTER_S else 0.0
 
     def silence_text(self, target: str) -> str:
-        """Return a sentence about a target that did not answer in time."""
+        """Return a sentence about a target that did not answer in time, or failed to."""
+        if target in self._errors:
+            return str(self._errors[target])
         silent = self.silent_s(target)
         return f"{target} has not answered for {silent:.0f} s." if silent else f"{target} did not answer in time."
 
