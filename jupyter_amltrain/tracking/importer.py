@@ -19,6 +19,7 @@ from typing import Any
 
 from jupyter_amltrain.agent import testing
 from jupyter_amltrain.agent.mlflow.journal import clean, parse, well_formed
+from jupyter_amltrain.agent.mlflow.sink_traces import change_traces
 from jupyter_amltrain.agent.protocol import open_regular
 from jupyter_amltrain.errors import AmlTrainError, StateError
 from jupyter_amltrain.schema.provenance import provenance_of
@@ -318,6 +319,8 @@ class JournalImport:
                 self._add_experiment(str(added.get("id")), record)
             elif op == "traces" and isinstance(record["b"].get("trace"), dict):
                 self.traces.append(record["b"]["trace"].get("trace_info") or {})
+            elif op.startswith("traces/"):
+                self._change_traces(op, record["b"])
             elif op.startswith(("registered-models/", "model-versions/")):
                 self.registrations.append(record)
             if cursor < 0:
@@ -360,6 +363,13 @@ class JournalImport:
                 start = int(float(self.job.get("submitted") or 0) * 1000)
                 self._replay(rows).new_run(self.run_id, self.experiments[self.main], title, start)
                 rows.commit()
+
+    def _change_traces(self, op: str, body: dict[str, Any]) -> None:
+        """Apply a change to the traces that were read so far."""
+        traces = {str(trace.get("trace_id")): trace for trace in self.traces}
+        with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):  # a damaged line
+            change_traces(traces, op, body)
+        self.traces = list(traces.values())
 
     def _add_experiment(self, sink_id: str, record: dict[str, Any]) -> None:
         from mlflow.exceptions import MlflowException

@@ -293,6 +293,12 @@ def change_model(replay: Replay, op: str, body: Record, added: Record) -> None:
         return
     path = op.split("/")
     row = _known(replay.rows.model(path[1]), "model", path[1])
+    if path[2:] == ["delete"]:
+        replay.rows.delete_model(row, added["t"])
+        return
+    if len(path) == 4:
+        replay.rows.remove_model_tag(path[1], path[3])
+        return
     if len(path) > 2:
         _model_pairs(replay, path[1], int(row.experiment_id), body)
         return

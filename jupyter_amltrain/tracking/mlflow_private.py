@@ -301,6 +301,17 @@ class Rows:
         row.status = LoggedModelStatus(word).to_int()
         row.last_updated_timestamp_ms = changed
 
+    def delete_model(self, row: Any, changed: int) -> None:
+        """Mark a logged model as deleted, as MLflow does."""
+        row.lifecycle_stage = "deleted"
+        row.last_updated_timestamp_ms = changed
+
+    def remove_model_tag(self, model_id: str, key: str) -> None:
+        """Remove a tag of a logged model, if it has it."""
+        row = self._get("SqlLoggedModelTag", (model_id, key))
+        if row is not None:
+            self._session.delete(row)
+
     def set_model_pair(self, kind: str, model_id: str, experiment: int, key: str, value: str) -> None:
         """Set a parameter or a tag (`kind`: ``param``, ``tag``) of a logged model."""
         pair = {f"{kind}_key": key, f"{kind}_value": value}

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -308,6 +309,77 @@ def test_sink_value_that_is_not_finite_is_text(tmp_path):
         metrics = host.call("GET", f"runs/get?run_id={RUN_ID}")[1]["run"]["data"]["metrics"]
         assert [point["value"] for point in metrics] == ["NaN", "Infinity", "-Infinity"]
         assert host.stop() == 0
+
+
+def test_run_in_unknown_experiment_is_refused(tmp_path):
+    with Host(tmp_path) as host:
+        start(host)
+        code, answer = host.call("POST", "runs/create", {"experiment_id": "98765", "start_time": 1})
+        assert (code, answer["error_code"]) == (404, "RESOURCE_DOES_NOT_EXIST")
+
+
+def test_deleted_run_takes_no_values_until_restored(tmp_path):
+    with Host(tmp_path) as host:
+        start(host)
+        run_id = host.call("POST", "runs/create", CHILD)[1]["run"]["info"]["run_id"]
+        assert host.call("POST", "runs/delete", {"run_id": run_id})[0] == 200
+        code, answer = host.call("POST", "runs/log-metric", {**POINT, "run_id": run_id})
+        assert (code, answer["error_code"]) == (400, "INVALID_PARAMETER_VALUE")
+        assert host.call("POST", "runs/restore", {"run_id": run_id})[0] == 200
+        assert host.call("POST", "runs/log-metric", {**POINT, "run_id": run_id})[0] == 200
+
+
+def test_deleted_model_and_tag_are_gone_also_after_restart(tmp_path):
+    with Host(tmp_path) as host:
+        tags = [{"key": "a", "value": "1"}, {"key": "b", "value": "2"}]
+        models = [
+            host.call("POST", "logged-models", {"name": name, "experiment_id": "0", "tags": tags})[1]["model"]["info"]
+            for name in ("kept", "gone")
+        ]
+        kept, gone = (model["model_id"] for model in models)
+        assert host.call("DELETE", f"logged-models/{kept}/tags/a")[0] == 200
+        assert host.call("DELETE", f"logged-models/{gone}")[0] == 200
+        os.kill(host.pid, signal.SIGKILL)
+        host.restarted()
+        found = host.call("POST", "logged-models/search", {"experiment_ids": ["0"]})[1]["models"]
+        assert [(model["info"]["name"], [tag["key"] for tag in model["info"]["tags"]]) for model in found] == [
+            ("kept", ["b"])
+        ]
+
+
+def test_traces_of_job_are_found_tagged_and_deleted(tmp_path):
+    with Host(tmp_path) as host:
+        place = {"type": "MLFLOW_EXPERIMENT", "mlflow_experiment": {"experiment_id": "0"}}
+        for number in range(3):
+            info = {"trace_id": f"tr-{number}", "trace_location": place, "tags": {}}
+            info["request_time"] = f"2026-01-01T00:00:0{number}.5Z"
+            assert host.call("POST", "traces", {"trace": {"trace_info": info}})[0] == 200
+        host.call("PATCH", "traces/tr-1/tags", {"key": "k", "value": "v"})
+        request = {"locations": [place], "max_results": 2}
+        found = host.call("POST", "traces/search", request)[1]["traces"]
+        assert [trace["trace_id"] for trace in found] == ["tr-2", "tr-1"] and found[1]["tags"]["k"] == "v"
+        answer = host.call("POST", "traces/delete-traces", {"experiment_id": "0", "request_ids": ["tr-1", "tr-2"]})
+        assert answer == (200, {"traces_deleted": 2})
+        assert [trace["trace_id"] for trace in host.call("POST", "traces/search", request)[1]["traces"]] == ["tr-0"]
+
+
+def test_search_for_models_without_prompts_finds_models(tmp_path):
+    with Host(tmp_path) as host:
+        host.call("POST", "registered-models/create", {"name": "clf"})
+        text = "name LIKE '%c%' AND tag.`mlflow.prompt.is_prompt` != 'true'"
+        found = host.call("GET", "registered-models/search?filter=" + quote(text))[1]["registered_models"]
+        assert [model["name"] for model in found] == ["clf"]
+        code, answer = host.call("POST", "registered-models/rename", {"name": "clf", "new_name": "other"})
+        assert (code, answer["error_code"]) == (400, "INVALID_STATE")
+
+
+def test_search_by_dataset_finds_run(tmp_path):
+    with Host(tmp_path) as host:
+        dataset = {"name": "digits", "digest": "abc", "source_type": "local", "source": "here"}
+        host.call("POST", "runs/log-inputs", {"run_id": RUN_ID, "datasets": [{"dataset": dataset, "tags": []}]})
+        for text, count in (("dataset.name = 'digits'", 1), ("datasets.digest = 'other'", 0)):
+            found = host.call("POST", "runs/search", {"experiment_ids": ["0"], "filter": text})[1]["runs"]
+            assert len(found) == count
 
 
 def test_sink_filter_matches_expressions():

@@ -13,8 +13,9 @@ from . import search
 from .journal import now_ms
 from .project_search import ProjectSearch, ordered
 from .project_server import MlflowCall
-from .sink_registry import change_of
+from .sink_registry import change_of, refuse_own
 from .sink_state import EXPERIMENT_ID, LoggedRun, Recorder, State
+from .sink_traces import found_traces
 from .validation import Body, Refusal, invalid, missing
 
 
@@ -162,6 +163,11 @@ _PLAIN = (
 )
 
 
+#: Changes of an experiment that only the project's store makes.
+_EXPERIMENT_CHANGES = (
+    "experiments/update", "experiments/delete", "experiments/restore", "experiments/delete-experiment-tag"
+)  # fmt: skip
+
 #: Searches of the registry, with the name of the list in their response.
 _JOINED = {"registered-models/search": "registered_models", "model-versions/search": "model_versions"}
 
@@ -219,6 +225,12 @@ class Sink:
         route = _ROUTES.get((method, op))
         if route is not None:
             return route(self, body)
+        if op in _EXPERIMENT_CHANGES and body.get("experiment_id") in self._state.experiments:
+            raise Refusal(
+                "INVALID_STATE",
+                "This experiment is of the running job, and is in the project when the run is recorded. Change it from"
+                " the notebook after the run.",
+            )
         if op in _PLAIN and method != "GET":
             self.recorder.change(op, body, {})
             return {}
@@ -241,6 +253,7 @@ class Sink:
     def _registry(self, method: str, op: str, body: Body) -> Optional[Body]:
         """Return the response of the model registry; ``None`` for a call that it does not have."""
         registry, change = self._state.registry, change_of(method, op)
+        refuse_own(registry, op, body)
         if change:
             added = self.recorder.change(change, body, {"id": uuid.uuid4().hex, "t": now_ms()})
             with self.recorder.lock:
@@ -296,6 +309,8 @@ class Sink:
                 if self._is_first(kind, number, request):
                     return {"run": self._join(body, {"joined": [kind, number], "request": request})}
             body = dict(body, tags=[*tags, {"key": PARENT, "value": self.recorder.run_id}])
+        with self.recorder.lock:
+            self._state.experiment(body.get("experiment_id") or EXPERIMENT_ID)  # else the project may have it
         names = {tag["key"]: tag.get("value") for tag in tags}
         name = body.get("run_name") or names.get("mlflow.runName") or "run-" + uuid.uuid4().hex[:8]
         added = self.recorder.change("runs/create", body, {"id": uuid.uuid4().hex, "name": name, "t": now_ms()})
@@ -387,6 +402,9 @@ class Sink:
         return {"model": model_view(self._state, added["id"])}
 
     def _logged_model(self, method: str, op: str, body: Body) -> Body:
+        if method == "DELETE" and op.count("/") == 1:
+            self.recorder.change(op + "/delete", {}, {"t": now_ms()})
+            return {}
         if method != "GET":
             self.recorder.change(op, body, {"t": now_ms()})
         with self.recorder.lock:
@@ -402,12 +420,28 @@ class Sink:
 
     def _trace(self, method: str, op: str, body: Body) -> Body:
         trace_id = op.split("/")[1]
-        if method != "GET":
-            self.recorder.change(op, body, {"t": now_ms()})
+        if trace_id == "delete-traces":
+            return self._delete_traces(op, body)
+        if method != "GET" and trace_id in self._state.traces:
+            changed = op.replace("/tags", "/delete-tag") if method == "DELETE" else op
+            self.recorder.change(changed, body, {"t": now_ms()})
         trace = self._state.traces.get(trace_id)
         if trace is None:
             raise missing(f"Trace with ID '{trace_id}' not found.")
         return {"trace_info": trace} if "request_id" in trace else {"trace": {"trace_info": trace}}
+
+    def _delete_traces(self, op: str, body: Body) -> Body:
+        """Delete traces of the job; those of the project are deleted from the notebook."""
+        with self.recorder.lock:
+            before = len(self._state.traces)
+        self.recorder.change(op, body, {"t": now_ms()})
+        with self.recorder.lock:
+            return {"traces_deleted": before - len(self._state.traces)}
+
+    def _search_traces(self, body: Body) -> Body:
+        """Return the job's traces; those of the project are searched from the notebook."""
+        with self.recorder.lock:
+            return {"traces": found_traces(self._state.traces, body)}
 
 
 _ROUTES: Dict[Tuple[str, str], Callable[[Sink, Body], Any]] = {
@@ -428,6 +462,6 @@ _ROUTES: Dict[Tuple[str, str], Callable[[Sink, Body], Any]] = {
     ("POST", "logged-models"): Sink._create_model,
     ("POST", "logged-models/search"): Sink._search_models,
     ("POST", "traces"): Sink._create_trace,
-    ("POST", "traces/search"): lambda sink, body: {"traces": []},
-    ("GET", "traces"): lambda sink, body: {"traces": []},
+    ("POST", "traces/search"): Sink._search_traces,
+    ("GET", "traces"): Sink._search_traces,
 }

@@ -25,6 +25,8 @@ _KINDS = {
     "parameters": "param",
     "tag": "tag",
     "tags": "tag",
+    "dataset": "dataset",
+    "datasets": "dataset",
 }
 
 
@@ -59,7 +61,7 @@ def parse(text: str) -> List[Clause]:
 
 
 def matches(clauses: List[Clause], lookup: Lookup) -> bool:
-    """Return whether every clause holds. A missing value satisfies ``IS NULL`` only."""
+    """Return whether every clause holds. A missing value satisfies ``IS NULL`` only; one of several is enough."""
     return all(_holds(clause, lookup(clause.kind, clause.key)) for clause in clauses)
 
 
@@ -67,6 +69,8 @@ def _holds(clause: Clause, value: Any) -> bool:
     op, text = clause.op, clause.value
     if op.startswith("IS"):
         return (value is None) == (op == "IS NULL")
+    if isinstance(value, list):
+        return any(_holds(clause, one) for one in value)
     if value is None:
         return False
     if op in ("IN", "NOT IN"):

@@ -11,6 +11,9 @@ from .validation import NAME, TAG_VALUE, Body, Refusal, invalid, missing
 
 _TAG = ("registered-models/set-tag", "model-versions/set-tag")
 
+#: Tag of prompts, which MLflow's client excludes from its searches for models.
+_IS_PROMPT = "mlflow.prompt.is_prompt"
+
 #: Changes of the registry that a job may make.
 CHANGES = (
     "registered-models/create",
@@ -197,6 +200,20 @@ class Registry:
         return {"model_version": model.version_view(model.version(added.get("version") or body.get("version")))}
 
 
+#: Calls that would make what is recorded of a job's own models unfindable for its import.
+_AFTER_THE_RUN = ("registered-models/rename", "registered-models/delete", "model-versions/delete")
+
+
+def refuse_own(registry: "Registry", op: str, body: Body) -> None:
+    """Refuse a call that is possible only after the run, for a model that the job has registered."""
+    if op in _AFTER_THE_RUN and body.get("name") in registry.models:
+        raise Refusal(
+            "INVALID_STATE",
+            f"The model {body['name']!r} is of this job, and registered in the project when the run is recorded. Rename"
+            " or delete it from the notebook after the run.",
+        )
+
+
 def change_of(method: str, op: str) -> str:
     """Return the change that a call makes, by its name in the journal; empty for a call that changes nothing."""
     if op == "registered-models/alias":
@@ -215,7 +232,7 @@ def _columns(model: RegisteredModel, version: Optional[Body] = None) -> search.L
     def column(kind: str, key: str) -> Any:
         tags = model.tags if version is None else version["tags"]
         if kind == "tag":
-            return tags.get(key)
+            return tags.get(key, "false" if key == _IS_PROMPT else None)
         if key == "name":
             return model.name
         return None if version is None else {**version, "version_number": version["version"]}.get(key)

@@ -11,6 +11,7 @@ from ..protocol import AgentError, read_state
 from . import sink_registry
 from .journal import Record, SinkJournal, now_ms
 from .latest import LatestPoint, same
+from .sink_traces import change_traces
 from .validation import Body, Refusal, fit, invalid, missing
 
 #: Id of the experiment of the job's own run, and of a client without a setting.
@@ -44,6 +45,8 @@ class LoggedRun:
             return self.params.get(key)
         if kind == "tag":
             return self.tags.get(key)
+        if kind == "dataset":
+            return [_dataset_column(entry, key) for entry in self.datasets]
         names = {"run_id": "run_id", "run_name": "name", "Run name": "name", "status": "status"}
         names.update(start_time="start", end_time="end", user_id="user", created="start")
         return getattr(self, names[key]) if key in names else None
@@ -118,6 +121,9 @@ class State:
 
     def check(self, op: str, body: Body) -> None:
         """Refuse a change that is not allowed in this state; does not change the state."""
+        needs_active = op.startswith("runs/") and op not in ("runs/create", "runs/restore", "runs/delete")
+        if needs_active and not self.run(body).active:
+            raise invalid(f"The run {self.run(body).run_id} must be in the 'active' state. It is deleted.")
         if op in ("runs/log-parameter", "runs/log-batch"):
             run = self.run(body)
             for param in (body.get("params") or []) if op == "runs/log-batch" else [body]:
@@ -148,9 +154,7 @@ class State:
         elif op.startswith("logged-models/"):
             self._change_model(op.split("/"), body, added)
         elif op.startswith("traces/"):
-            trace = self.traces.get(op.split("/")[1])
-            if trace is not None and op.count("/") == 1:
-                trace.update(body)
+            change_traces(self.traces, op, body)
         elif op in sink_registry.CHANGES:
             self.registry.apply(op, body, added)
 
@@ -261,11 +265,15 @@ class State:
 
     def _change_model(self, path: List[str], body: Body, added: Body) -> None:
         model = self.model(path[1])
-        if len(path) == 2:
+        if path[2:] == ["delete"]:
+            del self.models[path[1]]
+        elif len(path) == 2:
             model["info"]["status"] = body.get("status") or "LOGGED_MODEL_READY"
             model["info"]["last_updated_timestamp_ms"] = added["t"]
         elif path[2] == "params":
             model["params"] += body.get("params") or []
+        elif path[2] == "tags" and len(path) == 4:
+            model["info"]["tags"] = [tag for tag in model["info"]["tags"] if tag["key"] != path[3]]
         elif path[2] == "tags":
             tags = {tag["key"]: tag for tag in model["info"]["tags"]}
             tags.update({tag["key"]: tag for tag in body.get("tags") or []})
@@ -282,6 +290,12 @@ class State:
             tag = {"key": key, "value": self.uri("traces", added["id"], "artifacts")}
             tags = list(body.get("tags") or []) + [tag]
             self.traces[added["id"]] = dict(body, request_id=added["id"], tags=tags)
+
+
+def _dataset_column(entry: Body, key: str) -> Any:
+    if key == "context":
+        return next((tag["value"] for tag in entry.get("tags") or [] if tag["key"] == "mlflow.data.context"), None)
+    return entry["dataset"].get(key)
 
 
 def _by_model(body: Body) -> Dict[str, Body]:
