@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -42,7 +43,7 @@ def test_job_reads_and_changes_runs_and_models_of_this_computer(api: Any, sshd: 
 
     from jupyter_amltrain.tracking.mlflow_store import database_uri
 
-    client = MlflowClient(database_uri("."))
+    client = MlflowClient(database_uri(os.getcwd()))
     assert str(client.get_model_version_by_alias("clf", "champion").version) == "1"
     uri = client.get_run(earlier).info.artifact_uri
     assert uri.startswith("file:")

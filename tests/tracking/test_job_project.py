@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from typing import Any
 
@@ -63,7 +64,7 @@ def test_job_reads_and_changes_earlier_run_and_models(api: Any) -> None:
 
     from jupyter_amltrain.tracking.mlflow_store import database_uri
 
-    client = MlflowClient(database_uri("."))
+    client = MlflowClient(database_uri(os.getcwd()))
     assert client.get_run(earlier).data.metrics["later"] == 3
     assert str(client.get_model_version_by_alias("clf", "champion").version) == "1"
 
