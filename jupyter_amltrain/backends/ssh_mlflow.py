@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: Seconds for the other machine to listen.
+_LISTEN_TIMEOUT_S = 15.0
+
 #: Bytes that are passed on at once.
 _PART_BYTES = 1 << 16
 
@@ -75,8 +78,9 @@ class _Tunnel:
             return
         path = f"{folder}/{secrets.token_hex(4)}.sock"
         try:
-            self._listener = await ssh.start_unix_server(lambda: self._join, path, encoding=None)
-        except (OSError, asyncssh.Error) as error:  # forbidden there: AllowStreamLocalForwarding
+            listening = ssh.start_unix_server(lambda: self._join, path, encoding=None)
+            self._listener = await asyncio.wait_for(listening, _LISTEN_TIMEOUT_S)
+        except (OSError, asyncssh.Error, asyncio.TimeoutError) as error:  # forbidden there: AllowStreamLocalForwarding
             log.info("%s: no socket for MLflow: %s", connection.target.name, error)
 
     async def close(self) -> None:

@@ -50,6 +50,7 @@ def test_job_reads_and_changes_runs_and_models_of_this_computer(api: Any, sshd: 
     assert artifacts.load_text(f"{uri}/notes/b.txt") == "later"
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(120)
 def test_job_without_a_connected_notebook_is_refused_and_goes_on(api: Any, sshd: Sshd, monkeypatch: Any) -> None:
     from jupyter_amltrain.backends import ssh_mlflow
