@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 
-from jupyter_amltrain.errors import AmlTrainError, AuthenticationError, CommandError, StateError
+from jupyter_amltrain.errors import AmlTrainError, CommandError
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.rpc import child_process
 from jupyter_amltrain.schema.run import Run
@@ -94,20 +94,25 @@ class TeamQueue:
             self._tasks.pop(project, None)
 
     async def _send_all(self, project: str) -> bool:
-        """Send the runs in their order; return whether nothing waits."""
+        """Send the runs of each server in their order; return whether nothing waits."""
+        silent: set[str] = set()
         for entry in await self._loop.offload(team_ledger.waiting, project):
-            run_id = str(entry["run"])
-            try:
-                await self._worker().request("send", {"project": project, "run_id": run_id}, timeout=SEND_TIMEOUT_S)
-            except AmlTrainError as error:
-                log.info("%s is not sent: %s", entry.get("handle"), error)
-                is_final = isinstance(error, CommandError | StateError) and not isinstance(error, AuthenticationError)
-                state = team_ledger.REFUSED if is_final else team_ledger.WAITING
-                changes = {"state": state, "error": str(error).splitlines()[0]}
-                await self._loop.offload(lambda: team_ledger.update(project, run_id, **changes))  # noqa: B023
-                if not is_final:
-                    return False  # the later ones wait: the order stays
+            if entry["uri"] not in silent and not await self._send(project, entry):
+                silent.add(entry["uri"])  # its later runs wait, too: the order stays
         return not await self._loop.offload(team_ledger.waiting, project)
+
+    async def _send(self, project: str, entry: team_ledger.Entry) -> bool:
+        """Send one run; return whether its server has it, or never will."""
+        run_id = str(entry["run"])
+        try:
+            await self._worker().request("send", {"project": project, "run_id": run_id}, timeout=SEND_TIMEOUT_S)
+            return True
+        except AmlTrainError as error:
+            log.info("%s is not sent: %s", entry.get("handle"), error)
+            is_final = isinstance(error, CommandError)
+            changes = {"error": str(error).splitlines()[0], **({"state": team_ledger.REFUSED} if is_final else {})}
+        await self._loop.offload(lambda: team_ledger.update(project, run_id, **changes))
+        return is_final
 
     def _worker(self) -> TrackingWorker:
         if self._sender is None:

@@ -11,6 +11,7 @@ from jupyter_amltrain.secret_variables import value_of
 from jupyter_amltrain.state_dir import locked, project_store
 from jupyter_amltrain.tracking import team_ledger
 from jupyter_amltrain.tracking.mlflow_store import database_uri
+from jupyter_amltrain.tracking.stored_run import stored_run
 
 #: Seconds to wait for another process that sends a run of this project.
 _LOCK_TIMEOUT_S = 600.0
@@ -51,7 +52,7 @@ def send(project: str, run_id: str) -> dict[str, Any]:
     AuthenticationError
         It does not accept the credentials.
     CommandError
-        It does not accept the run.
+        It does not accept the run, or the run was deleted here.
     """
     import requests
     from mlflow import MlflowClient
@@ -64,6 +65,8 @@ def send(project: str, run_id: str) -> dict[str, Any]:
         if entry.get("state") != team_ledger.WAITING:
             return entry
         uri, notes = str(entry["uri"]), list[str]()
+        if stored_run(project, run_id) is None:
+            raise CommandError(f"{entry.get('handle')} was deleted from the project's store.", code="team.deleted")
         try:
             copy = RunCopy(MlflowClient(database_uri(project)), MlflowClient(uri, uri), notes.append)
             experiment, there = copy.copy(run_id)
