@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from tests.helpers import until
 from tools.openssh import Sshd
 
 from ..tracking.test_job_project import EARLIER
@@ -67,3 +71,38 @@ def test_job_without_a_connected_notebook_is_refused_and_goes_on(api: Any, sshd:
     run = api.submit(code, target="box", gpus=0, out=["why"]).wait(100)
     assert "connected" in run.result("why")
     assert run.metrics()["loss"][-1][-1] == 1
+
+
+ASKING = """
+import mlflow, os, time
+client = mlflow.MlflowClient()
+for number in range(3000):
+    try:
+        print("has", client.get_run(earlier).data.metrics["loss"], flush=True)
+    except mlflow.exceptions.MlflowException as error:
+        print("no:", str(error)[:99], flush=True)
+    if os.path.exists(stop):
+        break
+    time.sleep(0.1)
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(300)
+def test_calls_go_on_after_the_connection_was_cut(api: Any, sshd: Sshd, tmp_path: Path) -> None:
+    code = "import mlflow\nmlflow.log_metric('loss', 0.5)\nrun_id = mlflow.active_run().info.run_id"
+    earlier = api.submit(code, name="earlier", out=["run_id"]).wait().result("run_id")
+    api.controller().loop.call(api.controller().imports.settle(), 120)
+    attach(api, sshd)
+    stop = tmp_path / "stop"
+    given = {"earlier": earlier, "stop": str(stop)}
+    run = api.submit(ASKING, target="box", name="asking", gpus=0, params=given)
+    until(lambda: "has 0.5" in run.logs(), "it is answered")
+    assert sshd.process is not None
+    for process in psutil.Process(sshd.process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    before = run.logs().count("has 0.5")
+    until(lambda: run.logs().count("has 0.5") > before + 3, "it is answered again")
+    stop.touch()
+    assert run.wait(120).run.status.state.value == "completed"
