@@ -1,4 +1,4 @@
-"""An interpreter with client and store of MLflow 2: ``$AMLTRAIN_TEST_MLFLOW2`` or ``build/venv-mlflow2``.
+"""An interpreter with client and store of the oldest MLflow that is supported: ``$AMLTRAIN_TEST_MLFLOW2`` or ``build/venv-mlflow2``.
 
 ``python -m tests.agent.mlflow2`` builds the latter once and prints its path.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 PLACE = Path(__file__).resolve().parents[2] / "build" / "venv-mlflow2"
 #: The small client, and what its SQL store and our importer need beside it.
 REQUIREMENTS = (
-    "mlflow-skinny>=2.20,<3",
+    "mlflow-skinny==2.20.*",  # the lower end of the range in pyproject.toml
     "sqlalchemy<2.1",
     "alembic",
     "msgspec",
