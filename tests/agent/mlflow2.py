@@ -1,4 +1,4 @@
-"""An interpreter with client and store of the oldest MLflow that is supported: ``$AMLTRAIN_TEST_MLFLOW2`` or ``build/venv-mlflow2``.
+"""An interpreter with the oldest supported MLflow: ``$AMLTRAIN_TEST_MLFLOW2``, else ``build/venv-mlflow2``.
 
 ``python -m tests.agent.mlflow2`` builds the latter once and prints its path.
 """
