@@ -207,9 +207,11 @@ class ServerProcess:
             self._argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, cwd="/"
         )
         errors: List[bytes] = []
-        threading.Thread(target=_drain, args=(process.stderr, errors), daemon=True).start()
+        reader = threading.Thread(target=_drain, args=(process.stderr, errors), daemon=True)
+        reader.start()
         line = _line(process.stdout, time.monotonic() + START_TIMEOUT_S)
         if not line:
+            reader.join(2.0)  # the output of a process that ended is over before its error is read
             text = b"".join(errors).decode("utf-8", "replace").strip().splitlines()
             raise ValueError(text[-1] if text else "no answer within %g s" % START_TIMEOUT_S)
         record: Dict[str, Any] = json.loads(line)
