@@ -27,20 +27,24 @@ import json
 feed = live_source.feed()
 feed.rate = 50.0
 columns = feed.columns[0]
-print("FEED" + json.dumps([feed.comm.comm_id, len(columns.names), columns.node.ticks, columns.node.last_t]) + "END")
+node = columns.node
+print("FEED" + json.dumps([feed.comm.comm_id, node.node, len(columns.names), node.ticks, node.last_t]) + "END")
 """
-_DRIVE = """async ([id, columns, first, t0, count, batch]) => {
+_DRIVE = """async ([id, node, columns, first, t0, count, batch]) => {
     const comm = jupyterapp.shell.currentWidget.sessionContext.session.kernel._comms.get(id);
     for (let s = first; s < first + count; s++) {
-        const frame = new ArrayBuffer(8 + 4 * columns);
-        new Float64Array(frame, 0, 1)[0] = t0 + s - first + 1;
-        const y = new Float32Array(frame, 8);
+        // The layout of `jupyter_amltrain.kernel.samples.encode`: node, number of ticks, first tick; times; values.
+        const frame = new ArrayBuffer(16 + 4 * columns);
+        new Uint16Array(frame, 0, 2).set([node, 1]);
+        new Uint32Array(frame, 4, 1)[0] = s;
+        new Float64Array(frame, 8, 1)[0] = t0 + s - first + 1;
+        const y = new Float32Array(frame, 16);
         for (let c = 0; c < columns; c++) {
             y[c] = 50 + 40 * Math.sin(s / 40 + c) + 10 * Math.random();
         }
         comm.onMsg({
             channel: 'iopub', header: {msg_type: 'comm_msg', msg_id: String(s)}, parent_header: {}, metadata: {},
-            content: {comm_id: id, data: {method: 'custom', content: {n: 0, s}}}, buffers: [new DataView(frame)]
+            content: {comm_id: id, data: {method: 'custom', content: {n: 1}}}, buffers: [new DataView(frame)]
         });
         if (s % batch === 0) {
             // Until it is drawn: the gate draws at the end of a timer.
@@ -58,7 +62,7 @@ class Day:
         page.notebook.cell(_FEED)
         text = page.notebook.outputs_text()
         found = json.loads(text.partition("FEED")[2].partition("END")[0])
-        self._comm, self._columns, self._next, self._t = found
+        self._comm, self._node, self._columns, self._next, self._t = found
         self.ticks = 0
         #: Changes of the first line's path: every drawing makes one.
         page.notebook.page.evaluate(
@@ -73,7 +77,7 @@ class Day:
     def pass_(self, until: int) -> None:
         """Let ticks come until so many have."""
         count = until - self.ticks
-        arguments: list[Any] = [self._comm, self._columns, self._next, self._t, count, self._batch]
+        arguments: list[Any] = [self._comm, self._node, self._columns, self._next, self._t, count, self._batch]
         self._page.notebook.page.evaluate(_DRIVE, arguments)
         self._next, self._t, self.ticks = self._next + count, self._t + count, until
 
