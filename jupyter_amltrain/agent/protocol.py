@@ -60,6 +60,9 @@ KEPT_LINKS = {OUTPUTS: "../" + OUTPUTS, LOGS: "../" + LOGS}
 #: Folder of a run that all its attempts share, and the variable with its path.
 CHECKPOINTS, CHECKPOINTS_VARIABLE = "checkpoints", "AML_CHECKPOINT_DIR"
 
+#: Variable of a job in which MLflow logs for the libraries that it knows, without a call in the script.
+AUTOLOG = "AMLTRAIN_AUTOLOG"
+
 #: Reason of an attempt that was stopped because its machine is needed or goes away.
 PREEMPTED = "preempted"
 #: Most restarts of a run, and the prefix of the line between two attempts in a log.

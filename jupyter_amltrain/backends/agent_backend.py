@@ -246,7 +246,7 @@ class AgentBackend(Backend):
             "cwd": launch.cwd,
             "env": launch.env,
             "notebook_dir": spec.notebook_dir if self._machine.has_our_disk else "",
-            "tracking": {"run_id": uuid.uuid4().hex, "mode": spec.tracking},
+            "tracking": {"run_id": uuid.uuid4().hex, "mode": spec.tracking, "lines": list(spec.metric_lines)},
             "snapshot": {"digest": snapshot.digest, "files": len(snapshot.files), "bytes": snapshot.bytes},
             "spec": msgspec.to_builtins(spec),
             **{name: part for name, part in parts.items() if part},

@@ -63,16 +63,36 @@ def _quoted_groups(line: str) -> str:
     return line if depth else "".join(parts) + line[start:]
 
 
+def protected(line: str) -> str:
+    """Return a line as written, with the braces of ``--metric`` doubled: its places are no variables for IPython."""
+    if "--metric" not in line:
+        return line
+    try:
+        parts = words(line)
+    except CommandError:  # reported later
+        return line
+    for i, part in enumerate(parts):
+        if part.startswith("--metric=") or (i and parts[i - 1] == "--metric"):
+            parts[i] = part.replace("{", "{{").replace("}", "}}")
+    return " ".join(parts)
+
+
 def unexpanded(tokens: Iterable[str]) -> list[tuple[str, str]]:
     """Return the ``$name`` and ``{name}`` that IPython did not expand, as ``(text, name)``.
 
     ``${name}`` in a web address is left out: it is a reference to a secret, whose value the run gets.
     """
+    words_of_line = list(tokens)
+    is_pattern = [
+        word.startswith("--metric=") or (i > 0 and words_of_line[i - 1] == "--metric")
+        for i, word in enumerate(words_of_line)
+    ]
     return [
         (match[0], match["dollar"] or match["brace"])
-        for token in tokens
+        for token, is_own in zip(words_of_line, is_pattern, strict=True)
         for match in _EXPANDABLE.finditer(token)
         if not ("://" in token[: match.start()] and token[: match.start()].endswith("$"))
+        and not (is_own and match["brace"])
     ]
 
 

@@ -374,6 +374,7 @@ def show_text(run: TrackedRun) -> str:
         ("time limit", seconds_text(spec.timeout) if spec.timeout else ""),
         ("restarts", f"{status.attempt - 1} of {spec.max_restarts}" if spec.max_restarts else ""),
         *((f"attempt {number}", _past_attempt(past)) for number, past in enumerate(status.attempts, 1)),
+        ("metrics from", ", ".join(sorted({metric.source for metric in record.metrics.values() if metric.source}))),
         ("exit code", "" if status.exit_code is None else str(status.exit_code)),
         ("devices", ", ".join(status.devices)),
         ("GPU sharing", "allowed (--share-gpus)" if spec.share_gpus else ""),

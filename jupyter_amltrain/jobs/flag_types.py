@@ -12,6 +12,7 @@ import shlex
 from collections.abc import Callable
 from typing import Any
 
+from jupyter_amltrain.agent.trackers.line_pattern import parse_pattern
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.jobs import preflight
 from jupyter_amltrain.text import close_matches, did_you_mean
@@ -255,6 +256,16 @@ def tag(text: str) -> tuple[str, str]:
 def env_var(text: str) -> tuple[str, str]:
     """``K=V`` of an environment variable."""
     return _pair("OMP_NUM_THREADS=2")(text)
+
+
+def metric_line(text: str) -> str:
+    """``NAME=TEXT`` of a printed line with a metric."""
+    try:
+        parse_pattern(text)
+    except ValueError as error:
+        hint = "Example: 'loss=Loss: {value} after {step} batches'"
+        raise CommandError(f"{text[:80]!r}: {error}.", hint=hint, code="flag.value") from None
+    return text
 
 
 def _pair(example: str) -> Callable[[str], tuple[str, str]]:

@@ -113,6 +113,11 @@ def _outputs(value: Any) -> dict[str, JobOutput]:
     return flag_values.outputs_of(_once("--output", "outputs", value))
 
 
+def _metric_lines(value: Iterable[str]) -> tuple[str, ...]:
+    """Patterns of printed lines, each once."""
+    return _names(flag_types.metric_line(text) for text in ([value] if isinstance(value, str) else value))
+
+
 def _once(flag: str, field: str, value: Any) -> Any:
     """Pairs that were typed as a mapping; other values as they are."""
     pairs = value if isinstance(value, list) and all(isinstance(item, tuple) for item in value) else []
@@ -195,6 +200,16 @@ FLAGS = (
         flag="--tag", field="tags", metavar="K=V", type=flag_types.tag, repeated=True,
         convert=_pairs_of("--tag"), yaml=None,
         help="MLflow tag", keyword_help="MLflow tags by name",
+    ),
+    JobFlag(
+        flag="--metric", field="metric_lines", keyword="metrics", metavar="NAME=TEXT", type=flag_types.metric_line,
+        repeated=True, convert=_metric_lines, yaml=None, samples=("'loss=Loss: {value} after {step} batches'",),
+        help="record a metric that the script prints; {} is any other word, {step} may be absent",
+        keyword_help="patterns as for --metric",
+    ),
+    JobFlag(
+        flag="--autolog", field="autolog", switch=True, yaml=None,
+        help="let MLflow log for libraries that it knows, as with mlflow.autolog() in the first line",
     ),
     JobFlag(
         flag="--timeout", field="timeout", metavar="TIME", type=flag_types.duration, yaml="limits.timeout",

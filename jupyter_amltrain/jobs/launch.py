@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.agent.data.cache import input_path, is_web_address, link_path
-from jupyter_amltrain.agent.protocol import OUTPUTS
+from jupyter_amltrain.agent.protocol import AUTOLOG, OUTPUTS
 from jupyter_amltrain.agent.queue.job_fields import FIELDS
 from jupyter_amltrain.jobs.local_data import data_name
 from jupyter_amltrain.jobs.notebook_file import RUNNER, is_notebook
@@ -81,7 +81,14 @@ def launch_plan(spec: JobSpec, source: str, machine: TargetMachine) -> ProcessPl
     return ProcessPlan(
         argv=tuple(script_argv(spec, spec.root if in_place else source, python, data)),
         cwd=cwd,
-        env={**_alone(spec, source), **_deepspeed(spec, source), **spec.env, **_variables(spec, data), **data},
+        env={
+            **_alone(spec, source),
+            **_deepspeed(spec, source),
+            **_autolog(spec),
+            **spec.env,
+            **_variables(spec, data),
+            **data,
+        },
         ranks=_ranks(spec, python),
         code=code_place(spec, in_place),
     )
@@ -168,7 +175,7 @@ def _command_plan(spec: JobSpec, source: str, python: str, machine: TargetMachin
     return ProcessPlan(
         argv=("/bin/sh", "-c", line),
         cwd=source,
-        env={**_alone(spec, source), **spec.env, **env},
+        env={**_alone(spec, source), **_autolog(spec), **spec.env, **env},
         ranks=_ranks(spec, python),
     )
 
@@ -245,6 +252,11 @@ def _alone(spec: JobSpec, source: str) -> dict[str, str]:
 def _deepspeed(spec: JobSpec, source: str) -> dict[str, str]:
     """Where DeepSpeed's configuration is."""
     return {DEEPSPEED_VARIABLE: f"{source}/{DEEPSPEED_FILE}"} if spec.distribution.config else {}
+
+
+def _autolog(spec: JobSpec) -> dict[str, str]:
+    """What makes MLflow log for libraries in a job that does not call it."""
+    return {AUTOLOG: "1"} if spec.autolog else {}
 
 
 def _data(spec: JobSpec, folder: str, machine: TargetMachine) -> dict[str, str]:

@@ -191,6 +191,7 @@ def _metric(metric: Metric, created: float, rank: int) -> MetricSeries:
         last=None if metric.last is None else finite_or_text(metric.last),
         n=len(metric.values),
         rank=rank,
+        source=metric.source,
     )
 
 

@@ -68,6 +68,9 @@ LOG_WINDOW_BYTES = 64 * 1024
 
 LOG_TAIL = 8 * 1024
 
+#: Characters of the name of a source of metrics.
+MAX_SOURCE = 80
+
 #: Shown above a log that the job has truncated.
 LOG_RESTARTED = "[The job truncated its log. New content starts here.]\n"
 
@@ -88,6 +91,7 @@ class Metric:
         self.values = array("d")
         #: The point that is the value of the metric; ``None`` before the first.
         self.latest: LatestPoint | None = None
+        self.source = ""  #: the tracker that is not MLflow
         self._known: set[bytes] | None = None  #: all points, once one has come that is not the latest
         self.shown = IncrementalDownsampler(self.values)
         #: Numbers of the first points that are NaN or infinite.
@@ -176,14 +180,14 @@ class MetricLog:
             self.params[str(body.get("key"))] = str(body.get("value", ""))
         elif op == "runs/log-batch":
             for point in _objects(body.get("metrics")):
-                self._point(point)
+                self._point(point, str(answer.get("source") or "")[:MAX_SOURCE])
             for param in _objects(body.get("params")):
                 self.params[str(param.get("key"))] = str(param.get("value", ""))
         else:
             return False
         return True
 
-    def _point(self, point: dict[str, Any]) -> None:
+    def _point(self, point: dict[str, Any], source: str = "") -> None:
         try:
             value = float(point["value"])
             step = int(point.get("step") or 0)
@@ -191,7 +195,9 @@ class MetricLog:
             name = str(point["key"])
             if not -(2**63) <= step < 2**63:
                 return
-            self.metrics.setdefault(name, Metric()).append(step, time, value)
+            metric = self.metrics.setdefault(name, Metric())
+            metric.source = metric.source or source
+            metric.append(step, time, value)
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
             return  # no client of MLflow sends it
 

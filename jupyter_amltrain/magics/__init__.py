@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from IPython.core.magic import output_can_be_silenced
+from IPython.core.magic import no_var_expand, output_can_be_silenced
 
 from jupyter_amltrain.commands import magic_line
 from jupyter_amltrain.commands.parser import HelpRequested
@@ -97,13 +97,15 @@ class _Extension:
         """Return the magic of a noun, as IPython calls it."""
 
         def magic(line: str, cell: str | None = None) -> Any:
-            return self._run(noun, line, cell)
+            shell: Any = self.shell()
+            # IPython takes variables from the frame that called its own function, which called this one.
+            return self._run(noun, shell.var_expand(magic_line.protected(line), depth=3), cell)
 
         magic.__doc__ = noun.summary
         # IPython prefers `getdoc`, so that the help text is created only when it is shown.
         magic.getdoc = lambda: parser_of(noun.name, f"%aml_{noun.name}").format_help()  # type: ignore[attr-defined]
         silenced: Callable[..., Any] = output_can_be_silenced(magic)
-        return silenced
+        return no_var_expand(silenced)
 
     def _run(self, noun: Noun, line: str, cell: str | None) -> Any:
         shell: Any = self.shell()

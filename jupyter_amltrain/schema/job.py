@@ -286,6 +286,10 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         ``sink``: the agent's own endpoint; ``direct``: the user's tracking server.
     tracking_uri
         MLflow server of a team, which also gets the record; empty for none.
+    metric_lines
+        Patterns of printed lines with metrics, ``NAME=TEXT`` (:mod:`jupyter_amltrain.agent.trackers.line_pattern`).
+    autolog
+        Whether MLflow logs for the libraries that it knows, without a call in the script.
     python
         Interpreter on the target; empty for the target's default.
     cell
@@ -371,6 +375,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     project: str = ""
     tracking: str = "sink"
     tracking_uri: str = ""
+    metric_lines: tuple[str, ...] = ()
+    autolog: bool = False
     python: str = ""
     cell: str = ""
     line_offset: int = 0

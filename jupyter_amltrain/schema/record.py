@@ -35,6 +35,8 @@ class MetricSeries(msgspec.Struct, frozen=True, kw_only=True):
         Times of the points, from the submit; empty in records of older versions.
     rank
         Place among the metrics, which a notebook file sorts by name.
+    source
+        Where the points are from if not from MLflow: ``TensorBoard``, ``printed lines``.
     """
 
     step: tuple[int, ...]
@@ -43,6 +45,7 @@ class MetricSeries(msgspec.Struct, frozen=True, kw_only=True):
     last: float | str | None
     n: int  #: points before downsampling
     rank: int = 0
+    source: str = ""
 
 
 class TelemetrySeries(msgspec.Struct, frozen=True, kw_only=True):

@@ -505,6 +505,7 @@ export interface IMetricSeries {
   last: number | string | null;
   n: number;
   rank: number;
+  source: string;
 }
 
 export interface ITelemetrySeries {
@@ -779,7 +780,7 @@ export const SHAPES: Readonly<Record<string, Readonly<Record<string, string>>>> 
   IRunRecord: { schema: 'number=1', handle: 'string', run_id: 'string', name: 'string', target: 'string', experiment: 'string', state: 'string', detail: 'string', reason: 'string | null', exit_code: 'number | null', done: 'boolean', cancel_requested: 'boolean', reachable: 'boolean=true', created: 'number', seen_at: 'number', phases: 'IPhase[]', params: 'Record<string, unknown>', tags: 'Record<string, string>', metrics: 'Record<string, IMetricSeries>', metrics_hidden: 'number', telemetry: 'ITelemetrySeries', gpu: 'IGpuTelemetry | null', truth: 'IGpuTruth | null', summary: 'Record<string, unknown>', kind: 'string="run"', view: 'string="run"', window: 'number=600.0', log: 'ILogTail', outputs: 'Record<string, unknown>', models: 'string[]', error: 'string | null', excerpt: 'ICodeExcerpt | null', tracking: 'Record<string, string>', source_sha256: 'string', notes: 'string[]', taken: 'ITaken', doors: 'IRunLink[]', children: 'IChildRun[]', children_hidden: 'number', parent: 'string', attempt: 'number=1', scaling: 'IMeasurement | null', sweep: 'ISweepBoard | null', pictures: 'IRunPicture[]', pictures_hidden: 'number', charts: 'IChartSet', tables: 'ITable[]' },
   IRunGroup: { schema: 'number=1', handles: 'string[]', rows: 'IGroupRow[]', hidden: 'number', columns: 'IGroupColumn[]', same: 'Record<string, unknown>', curve: 'string', verdict: 'string[]', done: 'boolean', seen_at: 'number' },
   IPhase: { name: 'string', start: 'number', end: 'number | null', seconds: 'number | null' },
-  IMetricSeries: { step: 'number[]', value: '(number | null)[]', seconds: 'number[]', last: 'number | string | null', n: 'number', rank: 'number' },
+  IMetricSeries: { step: 'number[]', value: '(number | null)[]', seconds: 'number[]', last: 'number | string | null', n: 'number', rank: 'number', source: 'string' },
   ITelemetrySeries: { t: 'number[]', cpu: '(number | null)[]', memory: '(number | null)[]', memory_total: 'number | null', cpus: 'number | null', age: 'number | null' },
   IGpuTelemetry: { t: 'number[]', gpus: 'IGpuSeries[]', util: 'IGpuBand | null', memory: 'IGpuBand | null', power: 'IGpuBand | null', heat: 'IGpuHeat | null', nodes: 'string[]', processes: 'IGpuProcess[]', source: 'string', age: 'number | null', note: 'string', now: 'Record<string, unknown>[]' },
   IGpuTruth: { verdict: 'string', detail: 'string', cause: 'string' },

@@ -206,7 +206,11 @@ def client_env(port: int, token: str, base: Optional[Mapping[str, str]] = None) 
 
 
 def serve(
-    listening_socket: socket.socket, recorder: Recorder, token: str, project_place: Optional[ServerPlace] = None
+    listening_socket: socket.socket,
+    recorder: Recorder,
+    token: str,
+    project_place: Optional[ServerPlace] = None,
+    on_end: Callable[[], None] = lambda: None,
 ) -> int:
     """Serve until SIGTERM; the body of a forked process. Returns 0, for ``os._exit``.
 
@@ -221,6 +225,8 @@ def serve(
         Bearer token that every request must carry.
     project_place
         Where MLflow's own server of the project is; ``None`` where its store cannot be reached.
+    on_end
+        Called when the job has ended, before the journal is closed.
     """
     project = None if project_place is None else ProjectServer(project_place)
     server = _Server(listening_socket, recorder, token, project)
@@ -234,6 +240,7 @@ def serve(
         pass
     if project is not None:
         project.close()
+    on_end()
     recorder.close()
     return 0
 

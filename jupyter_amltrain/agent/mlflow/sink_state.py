@@ -8,6 +8,7 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from .. import testing
 from ..protocol import AgentError, read_state
+from ..trackers.followed import Followed
 from . import sink_registry
 from .journal import Record, SinkJournal, now_ms
 from .latest import LatestPoint, same
@@ -70,6 +71,8 @@ class State:
         self.models: Dict[str, Body] = {}
         self.traces: Dict[str, Body] = {}
         self.registry = sink_registry.Registry()
+        #: Metrics of the job's own run that are not from MLflow.
+        self.followed = Followed()
         #: Starts that became the job's own run: kind (``script``, ``autolog``) and rank.
         self.joined: Set[Tuple[str, str]] = set()
         self.add_experiment(EXPERIMENT_ID, experiment_name, 0)
@@ -230,6 +233,8 @@ class State:
         run = self.run(body)
         for point in body.get("metrics") or []:
             self._metric(run, point)
+        if "source" in added:
+            self.followed.note(added, body["metrics"])
         self._params(run, body.get("params") or [])
         self._tags(run, body.get("tags") or [])
 

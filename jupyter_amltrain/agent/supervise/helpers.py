@@ -171,8 +171,8 @@ def wait_helper(pid: int, timeout_s: float) -> bool:
     return False
 
 
-def stop_helper(pid: int, timeout_s: float = 3.0) -> None:
-    """End a helper: SIGTERM, wait, SIGKILL. One that hangs in a driver is left behind."""
+def stop_helper(pid: int, timeout_s: float = 3.0, tick: Callable[[], None] = lambda: None) -> None:
+    """End a helper: SIGTERM, wait, SIGKILL. One that hangs in a driver is left behind. `tick` is called meanwhile."""
     if not pid:
         return
     until = protocol.mono() + timeout_s
@@ -190,3 +190,4 @@ def stop_helper(pid: int, timeout_s: float = 3.0) -> None:
             number = signal.SIGKILL
             until = protocol.mono() + KILL_TIMEOUT_S
         select.select([], [], [], 0.002)
+        tick()

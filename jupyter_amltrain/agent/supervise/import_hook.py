@@ -11,6 +11,9 @@ TYPE_CHECKING = False  # do not import the module typing into the user's program
 if TYPE_CHECKING:
     from typing import Any
 
+#: Trackers, whose files are followed, and libraries for which MLflow can log.
+_TRACKERS = ("tensorboard", "tensorboardX", "tensorflow", "lightning", "pytorch_lightning", "transformers", "wandb",
+             "sklearn", "xgboost", "lightgbm", "keras", "statsmodels", "pyspark", "paddle")  # fmt: skip
 #: Library -> module beside this file whose function ``imported`` gets the library.
 AFTER = {
     "torch": "amltrain_torch",
@@ -18,6 +21,7 @@ AFTER = {
     "tqdm.notebook": "amltrain_tqdm",
     "pandas": "amltrain_pandas",
     "multiprocessing.spawn": "amltrain_spawn",
+    **dict.fromkeys(_TRACKERS, "amltrain_trackers"),
 }
 #: Modules beside this file that a script can import: the backend of Matplotlib, the files of values, what they share,
 #: the text of the last line's value, what is secret, the values that are kept, and the program that runs a notebook.

@@ -7,11 +7,13 @@ import functools
 import os
 import pkgutil
 import zlib
-from typing import Dict, Sequence
+from typing import Dict, Mapping, Sequence
 
 from ..pictures import matplotlib_hook
-from ..protocol import PICTURES
+from ..protocol import AUTOLOG, PICTURES
 from ..telemetry import torch_hook
+from ..trackers import tracker_hook
+from ..trackers.tracker_files import NOTES_FILE
 from . import import_hook, spawn_hook
 
 _PACKAGE = __name__.rpartition(".supervise")[0]
@@ -28,13 +30,20 @@ _FILES = {
     import_hook.AFTER["matplotlib"] + ".py": "pictures/matplotlib_hook.py",
     import_hook.AFTER["tqdm.notebook"] + ".py": "supervise/tqdm_hook.py",
     import_hook.AFTER["pandas"] + ".py": "supervise/pandas_hook.py",
+    import_hook.AFTER["tensorboard"] + ".py": "trackers/tracker_hook.py",
     import_hook.AFTER["multiprocessing.spawn"] + ".py": "supervise/spawn_hook.py",
 }
 
 
 def clear(env: Dict[str, str]) -> None:
     """Remove the variables of an outer job, which submits this one."""
-    for name in (torch_hook.FOLDER, matplotlib_hook.FOLDER, matplotlib_hook.AT_EXIT, spawn_hook.CELL):
+    for name in (
+        torch_hook.FOLDER,
+        tracker_hook.NOTES,
+        matplotlib_hook.FOLDER,
+        matplotlib_hook.AT_EXIT,
+        spawn_hook.CELL,
+    ):
         env.pop(name, None)
 
 
@@ -58,6 +67,7 @@ def add(env: Dict[str, str], folder: str, home: str, *, gpus: bool, cell: str = 
         Whether the job cannot run without the files.
     """
     places = {matplotlib_hook.FOLDER: os.path.join(folder, PICTURES)}
+    places[tracker_hook.NOTES] = os.path.join(folder, NOTES_FILE)
     if gpus:
         places[torch_hook.FOLDER] = os.path.join(folder, "telemetry")
     places = {name: place for name, place in places.items() if env.get(name) != "0"}
@@ -73,6 +83,11 @@ def add(env: Dict[str, str], folder: str, home: str, *, gpus: bool, cell: str = 
         env[spawn_hook.CELL] = cell
     env["PYTHONPATH"] = os.pathsep.join(part for part in (hook, env.get("PYTHONPATH")) if part)
     return hook
+
+
+def has_autolog(env: Mapping[str, str]) -> bool:
+    """Whether MLflow logs in a job for the libraries that it knows."""
+    return env.get(AUTOLOG, "") not in ("", "0")
 
 
 def runs_notebook(argv: Sequence[str]) -> bool:

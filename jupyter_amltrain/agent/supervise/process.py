@@ -6,7 +6,7 @@ import errno
 import os
 import socket
 import subprocess
-from typing import Any, Dict, List, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
 
 from .. import testing
 from ..distributed import launchers
@@ -20,6 +20,10 @@ from . import container as containers
 from .assignment import Assignment
 from .container import Container, ContainerError
 from .env_filter import without_kernel
+
+if TYPE_CHECKING:
+    from ..mlflow.sink_state import Recorder
+    from ..trackers.follower import MetricFollower
 
 #: Umask of jobs; the dispatcher sets it to the umask of its starter.
 USER_UMASK = 0o077
@@ -247,7 +251,30 @@ def serve_sink(task: Assignment, endpoint: SinkEndpoint, journal: str = METRICS,
         Paths relative to the run folder, or absolute.
     """
     from ..mlflow import project_server, project_sockets, sink_server
+
+    tracking = task.job["tracking"]
+    recorder, follower = _recorder(task, journal, artifacts)
+    place: Optional[project_server.ServerPlace] = None
+    if tracking.get("server"):  # its command: the store is on this machine
+        place = project_server.ServerProcess(tracking["server"], recorder.note_once)
+    elif tracking.get("project"):
+        place = project_sockets.ProjectSockets(task.queue, str(tracking["project"]))
+    follower.start()
+    return sink_server.serve(endpoint.socket, recorder, endpoint.token, place, follower.finish)
+
+
+def record_output(task: Assignment, endpoint: SinkEndpoint) -> int:
+    """Record the metrics that an ended job has printed, in a forked process; return its exit code."""
+    recorder, follower = _recorder(task, METRICS, ARTIFACTS)
+    follower.finish()
+    recorder.close()
+    return 0
+
+
+def _recorder(task: Assignment, journal: str, artifacts: str) -> Tuple[Recorder, MetricFollower]:
+    """Return the writer of the journal, and the follower of what does not come from MLflow."""
     from ..mlflow.sink_state import Recorder
+    from ..trackers.follower import FollowedJob, MetricFollower
 
     tracking = task.job["tracking"]
     recorder = Recorder(
@@ -258,9 +285,11 @@ def serve_sink(task: Assignment, endpoint: SinkEndpoint, journal: str = METRICS,
         experiment_name=task.job["experiment"],
         on_note=lambda text: log_line(task.folder, "mlflow-sink: " + text),
     )
-    place: Optional[project_server.ServerPlace] = None
-    if tracking.get("server"):  # its command: the store is on this machine
-        place = project_server.ServerProcess(tracking["server"], recorder.note_once)
-    elif tracking.get("project"):
-        place = project_sockets.ProjectSockets(task.queue, str(tracking["project"]))
-    return sink_server.serve(endpoint.socket, recorder, endpoint.token, place)
+    job = FollowedJob(
+        task.folder,
+        os.path.join(task.folder, LOG),
+        tracking.get("lines") or (),
+        has_autolog=job_hooks.has_autolog(task.job["env"]),
+        is_contained=bool(task.job.get("container")),
+    )
+    return recorder, MetricFollower(recorder, job)

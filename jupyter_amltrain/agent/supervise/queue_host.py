@@ -15,7 +15,7 @@ from . import attempts, provenance_file
 from .assignment import Assignment
 from .helpers import Helper, Helpers, protected_pids
 from .outcome import Outcome
-from .process import SinkEndpoint, serve_sink, start
+from .process import SinkEndpoint, record_output, serve_sink, start
 
 if TYPE_CHECKING:
     from .supervisor import Supervisor
@@ -46,7 +46,8 @@ class QueueHelpers:
         """Fork a helper."""
         task, sink = self.task, self.sink_endpoint
         if helper is self.sink and sink is not None:
-            helper.fork(task.folder, lambda: serve_sink(task, sink), [sink.socket.fileno()])
+            serve = record_output if helper.once else serve_sink
+            helper.fork(task.folder, lambda: serve(task, sink), [sink.socket.fileno()])
         elif helper is self.provenance:
             environment = str((task.state.get("environment") or {}).get("path") or "")
             args = task.folder, task.job, task.home, environment, task.state.get("container"), task.state.get("inputs")

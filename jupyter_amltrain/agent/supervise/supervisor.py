@@ -18,6 +18,7 @@ from ..process_setup import drain, log_line
 from ..processes import boot_id, find_process, identity, pid_scope, resume, run_members, signal_processes
 from ..protocol import CANCELED, FAILED, FINALIZING, PREEMPTED, QUEUED, RUNNING
 from ..telemetry.gpu_usage import READY_TIMEOUT_S, GpuUsageGuard, ReadyPipe
+from ..trackers.followed import FINISH_S, PROPOSAL
 from . import attempts, preparation, run_state
 from . import outcome as failure_cause
 from .assignment import Assignment
@@ -464,9 +465,8 @@ class Supervisor:
             left = self.container.remove(tick)
         # One scan suffices here: missed processes are our children, and the second call checks for children.
         stuck = run_state.kill_all(self.task.mark, os.getpid(), None, self._excluded_pids(), grace_s, apart(), 1, tick)
-        for helper in (self.helpers.sampler, self.helpers.sink):
-            stop_helper(helper.pid)
-            tick()
+        stop_helper(self.helpers.sampler.pid, tick=tick)
+        self._stop_sink()
         if not stuck and not run_state.reap_children():
             stuck = run_state.kill_all(
                 self.task.mark, os.getpid(), None, self._excluded_pids(), 0.0, apart(), tick=tick
@@ -494,6 +494,22 @@ class Supervisor:
         run_state.enter(state, outcome.state, protocol.mono() - (finalizing if ran == FINALIZING else self.began))
         self.host.save_final_state(self)
         testing.hit("after_final_state")
+
+    def _stop_sink(self) -> None:
+        """End the sink, which records what is left; note what it proposes."""
+        sink, tick = self.helpers.sink, self.heart.beat
+        stop_helper(sink.pid, FINISH_S + 3.0, tick)
+        if not sink.pid and self.helpers.sink_endpoint is not None and self.task.job["tracking"].get("lines"):
+            sink.once, sink.due = True, protocol.mono()  # the job was over before the sink was due
+            finish_helper(self.helpers, sink, self.file.exists())
+            tick()
+        path = os.path.join(self.task.folder, PROPOSAL)
+        if os.path.exists(path):
+            try:
+                text = protocol.read_regular(path, 4096).decode("utf-8", "replace").replace("\n", " ")
+            except OSError:  # the job has replaced it
+                return
+            self.state["notes"] = [*self.state.get("notes", ()), text[:1000]]
 
     def _cancel_requested(self) -> bool:
         return self.host.cancel_requested(self)

@@ -1,0 +1,247 @@
+"""The files that trackers write, such as TensorBoard's: which there are, and what is new in them."""
+
+import csv
+import json
+import os
+import pkgutil
+import queue
+import subprocess
+import threading
+import time
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+
+from ..protocol import read_regular
+from .printed_lines import Point
+
+#: File of the run folder in which ``tracker_hook.py`` notes the files of a job.
+NOTES_FILE = os.path.join("metrics", "trackers.txt")
+
+#: Largest CSV or JSON file that is read, and most files of a run.
+_MAX_BYTES, _MAX_FILES = 64 << 20, 200
+
+#: Folders of one program whose curves have the same names.
+_PARTS = ("train", "validation", "val", "valid", "eval", "test")
+
+#: New points: the tracker, the file, and the points, each with the position after it.
+New = Tuple[str, str, List[Tuple[int, Point]]]
+
+
+class Program(NamedTuple):
+    """The Python that wrote a file, and where it finds modules."""
+
+    python: str
+    search: Tuple[str, ...]
+
+
+class TrackerFiles:
+    """Files of one run.
+
+    Parameters
+    ----------
+    folder
+        The run folder.
+    is_contained
+        Whether only files that need no package of the tracker are read.
+    on_note
+        Called with a sentence about a file that cannot be read.
+    """
+
+    def __init__(self, folder: str, is_contained: bool, on_note: Callable[[str], None]) -> None:
+        self._notes = os.path.join(folder, NOTES_FILE)
+        self._note = on_note
+        self._size = 0
+        self._pids: Dict[int, Program] = {}
+        self._paths: Dict[str, str] = {}  #: path -> tracker
+        self._program: Optional[Program] = None
+        self._root = ""  #: folder of the first file of events
+        self._changed: Dict[str, Tuple[int, int]] = {}
+        self._reader = None if is_contained else _Reader(on_note)
+
+    def has_any(self) -> bool:
+        """Whether the job has written such a file."""
+        self._look()
+        return bool(self._paths)
+
+    def read(self, positions: Mapping[str, int], until: Optional[float]) -> Iterator[New]:
+        """Yield what is new after `positions`; until a moment (monotonic) also what comes last."""
+        self._look()
+        packed = {path: tracker for path, tracker in self._paths.items() if tracker in ("TensorBoard", "wandb")}
+        if packed and self._reader is not None and self._program is not None:
+            for path, points in self._reader.read(self._program, packed, positions, until):
+                yield packed[path], path, [(at, self._prefixed(path, point)) for at, point in points]
+        for path, tracker in self._paths.items():
+            if path not in packed:
+                points = self._of_text(path, tracker, positions.get(_place(path, tracker), 0))
+                if points:
+                    yield tracker, _place(path, tracker), points
+
+    # -- which files
+
+    def _look(self) -> None:
+        try:
+            size = os.path.getsize(self._notes)
+        except OSError:
+            return
+        if size != self._size:
+            self._size = size
+            for line in read_regular(self._notes, 1 << 20).decode("utf-8", "replace").split("\n")[:-1]:
+                found = json.loads(line)
+                program = Program(str(found["python"]), tuple(map(str, found["search"])))
+                if "pid" in found:
+                    self._pids[int(found["pid"])] = program
+                else:
+                    self._add(str(found["path"]), program)
+        for pid, program in self._pids.items():
+            self._look_at(pid, program)
+
+    def _look_at(self, pid: int, program: Program) -> None:
+        """Add the files of events that a process of TensorFlow has open."""
+        folder = "/proc/%d/fd" % pid
+        try:
+            paths = [os.readlink(os.path.join(folder, name)) for name in os.listdir(folder)]
+        except OSError:  # it has ended
+            return
+        for path in paths:
+            if "events.out.tfevents" in path and not path.endswith(" (deleted)"):
+                self._add(path, program)
+
+    def _add(self, path: str, program: Program) -> None:
+        name = os.path.basename(path)
+        if name.endswith(".profile-empty") or path in self._paths or len(self._paths) >= _MAX_FILES:
+            return
+        self._program = self._program or program
+        if name.startswith("events.out.tfevents"):
+            self._root = self._root or os.path.dirname(path)
+            self._paths[path] = "TensorBoard"
+        elif name.startswith("offline-run-"):
+            self._paths[path] = "wandb"
+        else:
+            self._paths[path] = "Lightning's CSV" if name.endswith(".csv") else "Trainer"
+
+    def _prefixed(self, path: str, point: Point) -> Point:
+        folder = os.path.dirname(path)
+        name = os.path.basename(folder)
+        if self._paths[path] != "TensorBoard" or (folder == self._root and name not in _PARTS):
+            return point
+        inside = os.path.relpath(folder, self._root)
+        prefix = name if name in _PARTS or inside.startswith("..") else inside
+        return point._replace(name="%s/%s" % (prefix, point.name))
+
+    # -- text
+
+    def _of_text(self, path: str, tracker: str, position: int) -> List[Tuple[int, Point]]:
+        try:
+            stat = os.stat(path)
+            version = (stat.st_mtime_ns, stat.st_size)
+            if self._changed.get(path) == version:
+                return []
+            text = read_regular(path, _MAX_BYTES).decode("utf-8", "replace")
+            rows = list(csv.DictReader(text.splitlines(True))) if path.endswith(".csv") else _history(text)
+        except (OSError, ValueError, csv.Error):  # being written
+            return []
+        self._changed[path] = version
+        if path.endswith(".csv") and not text.endswith("\n"):
+            rows = rows[:-1]
+        return [
+            (at + 1, point) for at, row in enumerate(rows) if at >= position for point in _points(row, stat.st_mtime)
+        ]
+
+
+def _place(path: str, tracker: str) -> str:
+    """Return the name of what a file belongs to: each checkpoint of the Trainer has the whole history."""
+    return os.path.dirname(os.path.dirname(path)) if tracker == "Trainer" else path
+
+
+def _history(text: str) -> List[Dict[str, Any]]:
+    state = json.loads(text)
+    rows = state.get("log_history") if isinstance(state, dict) else None
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
+
+def _points(row: Mapping[str, Any], moment: float) -> List[Point]:
+    """Return the metrics of a row with a step."""
+    points, step = [], row.get("step")
+    for name, value in row.items():
+        if name in ("step", "epoch", None) or value in ("", None) or isinstance(value, (list, bool)):
+            continue
+        try:
+            points.append(Point(name, float(value), int(float(step)) if step not in ("", None) else None, moment))
+        except (TypeError, ValueError, OverflowError):
+            continue
+    return points
+
+
+class _Reader:
+    """The program of ``tracker_reader.py``; started when the first file is there, and again if it was killed."""
+
+    def __init__(self, on_note: Callable[[str], None]) -> None:
+        self._note = on_note
+        self._process: Optional[subprocess.Popen[bytes]] = None
+        self._lines: queue.Queue[Optional[bytes]] = queue.Queue()
+        self._given: Dict[str, str] = {}
+        self._broken: Dict[str, str] = {}
+
+    def read(
+        self, program: Program, paths: Mapping[str, str], positions: Mapping[str, int], until: Optional[float]
+    ) -> Iterator[Tuple[str, List[Tuple[int, Point]]]]:
+        """Yield the new points of files; until a moment also those that come last."""
+        yield from self._arrived(None)
+        if self._process is None or self._process.poll() is not None:
+            if not any(path not in self._broken for path in paths):
+                return
+            self._start(program)
+        for path, tracker in paths.items():
+            if path not in self._given and path not in self._broken:
+                self._give(tracker, path, positions.get(path, 0))
+        if until is not None and self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+            yield from self._arrived(until)
+            self._process.kill()
+            self._process.wait()
+
+    def _start(self, program: Program) -> None:
+        code = (pkgutil.get_data(__package__ or "", "tracker_reader.py") or b"").decode()
+        self._given, self._lines = {}, queue.Queue()
+        self._process = subprocess.Popen(
+            [program.python, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(program.search)}, cwd="/",
+        )  # fmt: skip
+        threading.Thread(target=self._drain, args=(self._process, self._lines), daemon=True).start()
+
+    def _give(self, tracker: str, path: str, position: int) -> None:
+        self._given[path] = tracker
+        stdin = self._process.stdin if self._process is not None else None
+        if stdin is not None:
+            try:
+                stdin.write((json.dumps([tracker, path, position]) + "\n").encode())
+                stdin.flush()
+            except OSError:  # it has ended; the next look starts it again
+                pass
+
+    def _drain(self, process: "subprocess.Popen[bytes]", lines: "queue.Queue[Optional[bytes]]") -> None:
+        if process.stdout is not None:
+            for line in process.stdout:
+                lines.put(line)
+        lines.put(None)
+
+    def _arrived(self, until: Optional[float]) -> Iterator[Tuple[str, List[Tuple[int, Point]]]]:
+        """Yield what has arrived; until a moment, or the end of the program."""
+        while True:
+            try:
+                wait = 0.0 if until is None else max(0.0, until - time.monotonic())
+                line = self._lines.get(wait > 0, wait or None)
+            except queue.Empty:
+                return
+            if line is None:
+                return
+            found = json.loads(line)
+            if "error" in found:
+                self._fail(found["path"], found["error"])
+                continue
+            first = found["at"] - len(found["points"])
+            yield found["path"], [(first + at + 1, Point(*point)) for at, point in enumerate(found["points"])]
+
+    def _fail(self, path: str, error: str) -> None:
+        if self._given.get(path) not in self._broken.values():
+            self._note("metrics in %s are not recorded: %s" % (path, error))
+        self._broken[path] = self._given.get(path, "")
