@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 
 from jupyter_amltrain.errors import CommandError
 
@@ -63,18 +63,29 @@ def _quoted_groups(line: str) -> str:
     return line if depth else "".join(parts) + line[start:]
 
 
-def protected(line: str) -> str:
-    """Return a line as written, with the braces of ``--metric`` doubled: its places are no variables for IPython."""
+def expanded(line: str, expand: Callable[[str], str]) -> str:
+    """Return a line with the notebook's variables in place; the places in a pattern of ``--metric`` are none.
+
+    Parameters
+    ----------
+    expand
+        IPython's ``var_expand``.
+    """
     if "--metric" not in line:
-        return line
+        return expand(line)
     try:
         parts = words(line)
     except CommandError:  # reported later
-        return line
-    for i, part in enumerate(parts):
-        if part.startswith("--metric=") or (i and parts[i - 1] == "--metric"):
-            parts[i] = part.replace("{", "{{").replace("}", "}}")
-    return " ".join(parts)
+        return expand(line)
+    patterns = {i: part for i, part in enumerate(parts) if _is_pattern(parts, i)}
+    text = expand(" ".join(f"\0{i}\0" if i in patterns else part for i, part in enumerate(parts)))
+    for i, part in patterns.items():
+        text = text.replace(f"\0{i}\0", part)
+    return text
+
+
+def _is_pattern(parts: Sequence[str], i: int) -> bool:
+    return parts[i].startswith("--metric=") or (i > 0 and parts[i - 1] == "--metric")
 
 
 def unexpanded(tokens: Iterable[str]) -> list[tuple[str, str]]:
@@ -82,17 +93,12 @@ def unexpanded(tokens: Iterable[str]) -> list[tuple[str, str]]:
 
     ``${name}`` in a web address is left out: it is a reference to a secret, whose value the run gets.
     """
-    words_of_line = list(tokens)
-    is_pattern = [
-        word.startswith("--metric=") or (i > 0 and words_of_line[i - 1] == "--metric")
-        for i, word in enumerate(words_of_line)
-    ]
+    parts = list(tokens)
     return [
         (match[0], match["dollar"] or match["brace"])
-        for token, is_own in zip(words_of_line, is_pattern, strict=True)
-        for match in _EXPANDABLE.finditer(token)
+        for i, token in enumerate(parts)
+        for match in _EXPANDABLE.finditer("" if _is_pattern(parts, i) else token)
         if not ("://" in token[: match.start()] and token[: match.start()].endswith("$"))
-        and not (is_own and match["brace"])
     ]
 
 

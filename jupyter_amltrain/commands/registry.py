@@ -36,6 +36,7 @@ class Defaults(NamedTuple):
     environment: str = ""
     isolated: bool = False
     tracking_uri: str = ""
+    autolog: bool = False
 
 
 # %load_ext executes this module, and each method that a dataclass generates costs it 0.1 ms.

@@ -352,6 +352,7 @@ def job_of_line(
     fields.setdefault("experiment", defaults.experiment or title or "default")
     fields.setdefault("timeout", defaults.timeout)
     fields.setdefault("tracking_uri", defaults.tracking_uri)
+    fields.setdefault("autolog", defaults.autolog)
     if not fields["environment"] and defaults.environment:
         environment = flag_values.environment_of(defaults.environment)
         fields["environment"] = msgspec.structs.replace(environment, chosen="%config AMLTrain.environment")

@@ -98,8 +98,8 @@ class _Extension:
 
         def magic(line: str, cell: str | None = None) -> Any:
             shell: Any = self.shell()
-            # IPython takes variables from the frame that called its own function, which called this one.
-            return self._run(noun, shell.var_expand(magic_line.protected(line), depth=3), cell)
+            # As IPython does: with the variables of the frame that called its function, which called this one.
+            return self._run(noun, magic_line.expanded(line, lambda text: shell.var_expand(text, depth=4)), cell)
 
         magic.__doc__ = noun.summary
         # IPython prefers `getdoc`, so that the help text is created only when it is shown.

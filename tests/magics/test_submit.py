@@ -280,3 +280,30 @@ def test_submit_param_overridden_by_cell_is_refused(fails: Fails, capsys: Any) -
     assert isinstance(fails("%%aml_submit --param lr=0.3\n\nlr = float('0.1')"), PreflightError)
     error = fails("%%aml_submit --param lr=0.3\n\nlr = float('0.1')")
     assert "Cell line 3" in str(error) and "--param lr" in str(error)
+
+
+def test_places_of_metric_pattern_are_no_variables_of_the_notebook(ip: InteractiveShell, cell: Cell) -> None:
+    ip.user_ns.update(value=3, step="x", label="b7")
+    flag = "--metric 'loss=loss {value} of {} at {step}'"
+    cell(f"%%aml_submit --as run --wait --tag a=$label {flag}\nfor i in range(3): print('loss', i / 2, 'of y at', i)")
+    record = ip.user_ns["run"].record()
+    assert ip.user_ns["run"].spec.tags == {"a": "b7"}
+    assert list(record.metrics["loss"].step) == [0, 1, 2]
+
+
+def test_metric_pattern_without_a_place_is_refused(fails: Fails) -> None:
+    error = fails("%%aml_submit --metric 'loss=Loss'\nprint(1)")
+    assert isinstance(error, CommandError) and error.code == "flag.value"
+
+
+def test_line_in_a_function_has_its_variables(ip: InteractiveShell, cell: Cell) -> None:
+    code = "get_ipython().run_cell_magic('aml_submit', '--wait --as run --name $label', 'print(1)')"
+    cell(f"def submit(label):\n    {code}\nsubmit('b8')")
+    assert ip.user_ns["run"].spec.name == "b8"
+
+
+def test_autolog_setting_is_that_of_each_run(ip: InteractiveShell, cell: Cell) -> None:
+    cell("%config AMLTrain.autolog = True")
+    cell("%%aml_submit --as run --wait\nprint(1)")
+    cell("%config AMLTrain.autolog = False")
+    assert ip.user_ns["run"].spec.autolog

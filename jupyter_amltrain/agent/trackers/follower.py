@@ -9,13 +9,13 @@ import os
 import re
 import threading
 import time
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ..mlflow.sink_state import Recorder
 from ..mlflow.validation import METRICS_PER_BATCH
 from ..process_setup import log_line
 from .followed import FINISH_S, PROPOSAL, last_word, mark
-from .line_pattern import parse_pattern
+from .line_pattern import LinePattern, parse_pattern
 from .line_shapes import LineShapes
 from .printed_lines import Point, PrintedLines
 from .tracker_files import TrackerFiles
@@ -63,7 +63,7 @@ class MetricFollower:
 
     def __init__(self, recorder: Recorder, job: FollowedJob) -> None:
         self._recorder, self._job = recorder, job
-        self._lines = PrintedLines([parse_pattern(text) for text in job.patterns])
+        self._lines = PrintedLines(list(_parsed(job.patterns, recorder.note_once)))
         self._shapes = LineShapes()
         self._files = TrackerFiles(job.folder, job.is_contained, recorder.note_once)
         self._followed = recorder.state.followed
@@ -236,6 +236,14 @@ class MetricFollower:
         if text:
             with open(os.path.join(self._job.folder, PROPOSAL), "w", encoding="utf-8") as file:
                 file.write(text)
+
+
+def _parsed(texts: Sequence[str], note: Callable[[str], None]) -> Iterator[LinePattern]:
+    for text in texts:
+        try:
+            yield parse_pattern(text)
+        except (ValueError, TypeError) as error:  # of a client that does not check it
+            note("the pattern %r is not used: %s" % (text, error))
 
 
 def _valid(name: str) -> str:

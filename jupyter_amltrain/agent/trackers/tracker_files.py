@@ -84,15 +84,20 @@ class TrackerFiles:
             return
         if size != self._size:
             self._size = size
-            for line in read_regular(self._notes, 1 << 20).decode("utf-8", "replace").split("\n")[:-1]:
-                found = json.loads(line)
-                program = Program(str(found["python"]), tuple(map(str, found["search"])))
-                if "pid" in found:
-                    self._pids[int(found["pid"])] = program
-                else:
-                    self._add(str(found["path"]), program)
+            for line in read_regular(self._notes, 1 << 22).decode("utf-8", "replace").split("\n")[:-1]:
+                try:
+                    self._read_note(json.loads(line))
+                except (ValueError, TypeError, KeyError, RecursionError):  # the job has written something else
+                    continue
         for pid, program in self._pids.items():
             self._look_at(pid, program)
+
+    def _read_note(self, found: Dict[str, Any]) -> None:
+        program = Program(str(found["python"]), tuple(map(str, found["search"])))
+        if "pid" in found:
+            self._pids[int(found["pid"])] = program
+        else:
+            self._add(str(found["path"]), program)
 
     def _look_at(self, pid: int, program: Program) -> None:
         """Add the files of events that a process of TensorFlow has open."""
@@ -137,7 +142,7 @@ class TrackerFiles:
                 return []
             text = read_regular(path, _MAX_BYTES).decode("utf-8", "replace")
             rows = list(csv.DictReader(text.splitlines(True))) if path.endswith(".csv") else _history(text)
-        except (OSError, ValueError, csv.Error):  # being written
+        except (OSError, ValueError, csv.Error, RecursionError):  # being written
             return []
         self._changed[path] = version
         if path.endswith(".csv") and not text.endswith("\n"):

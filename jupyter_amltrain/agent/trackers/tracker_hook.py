@@ -37,14 +37,19 @@ def imported(library: Any) -> None:
         _watch(notes)
     if notes and name == "tensorflow":
         _write(notes, {"pid": os.getpid()})
-    if name in LOGGED and os.environ.get(_AUTOLOG, "") not in ("", "0") and "mlflow" not in sys.modules:
-        _autolog()
+    if name in LOGGED and os.environ.get(_AUTOLOG, "") not in ("", "0"):
+        _autolog(name)
 
 
-def _autolog() -> None:
-    """Turn MLflow's logging on, for this library and the others."""
+def _autolog(name: str) -> None:
+    """Turn MLflow's logging on, once in a process, for this library and the others."""
     import sys
 
+    marker = __name__ + ".autolog"
+    others = (sys.modules.get(other) for other in (*LOGGED, "mlflow") if other != name)
+    if marker in sys.modules or any(getattr(getattr(one, "__spec__", None), "_initializing", False) for one in others):
+        return  # a library that imports this one is not ready for MLflow; its own import is followed by this, too
+    sys.modules[marker] = sys
     try:
         import mlflow
     except ImportError:

@@ -1,0 +1,1 @@
+"""Tests of the metrics that do not come from MLflow."""
