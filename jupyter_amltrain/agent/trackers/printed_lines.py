@@ -20,6 +20,9 @@ _KERAS = re.compile(r"^\s*(\d+)/(\d+) .*?- ([a-z]\w*: .*)$")
 _KERAS_PART = re.compile(r"^(\w+): (%s)$" % NUMBER)
 
 
+_COLUMN = re.compile(r"[a-z]\w*")
+
+
 class Point(NamedTuple):
     """One value of a metric; its step is ``None`` if it is one more than the last."""
 
@@ -107,6 +110,30 @@ class Keras:
         return held
 
 
+class Tables:
+    """skorch, fastai and others: a line of names that begins with *epoch*, then a line of numbers for each epoch."""
+
+    def __init__(self) -> None:
+        self._names: List[str] = []
+
+    def __call__(self, line: str) -> List[Point]:
+        words = line.split()
+        if len(words) > 2 and words[0] == "epoch" and all(_COLUMN.fullmatch(word) for word in words):
+            self._names = words
+            return []
+        if not self._names or line.strip("- \t") == "":
+            return []
+        values = [word for word in words if word != "+"]  # skorch marks the best epochs
+        if not values or not values[0].isdigit() or len(values) != len(self._names):
+            self._names = []
+            return []
+        return [
+            Point(name, float(value), int(values[0]))
+            for name, value in zip(self._names[1:], values[1:])
+            if name not in ("dur", "time", "cp") and re.fullmatch(NUMBER, value)
+        ]
+
+
 class PrintedLines:
     """Finds the metrics in lines, in their order.
 
@@ -125,6 +152,7 @@ class PrintedLines:
             "CatBoost": catboost,
             "Optuna": optuna,
             "Trainer": trainer,
+            "table": Tables(),
         }
 
     def read(self, text: str) -> Tuple[List[Point], List[Tuple[str, Point]]]:

@@ -70,7 +70,8 @@ class TrackerFiles:
             for path, points in self._reader.read(self._program, packed, positions, until):
                 yield packed[path], path, [(at, self._prefixed(path, point)) for at, point in points]
         for path, tracker in self._paths.items():
-            if path not in packed:
+            # The Trainer logs the same to the other trackers, by names of their own.
+            if path not in packed and not (packed and tracker == "Trainer"):
                 points = self._of_text(path, tracker, positions.get(_place(path, tracker), 0))
                 if points:
                     yield tracker, _place(path, tracker), points

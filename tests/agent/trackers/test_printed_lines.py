@@ -57,6 +57,19 @@ def test_epochs_of_keras_give_their_last_line_once() -> None:
     ]  # fmt: skip
 
 
+def test_table_of_epochs_gives_its_columns() -> None:
+    lines = [
+        "  epoch    train_loss    valid_acc     dur",
+        "-------  ------------  -----------  ------",
+        "      1        \x1b[36m0.6868\x1b[0m       0.5950  0.0233",
+        "      2        0.6000       0.7500  +  0.0233",
+        "done",
+        "      3        0.5       0.5  0.1",
+    ]
+    found = [("train_loss", 0.6868, 1), ("valid_acc", 0.595, 1), ("train_loss", 0.6, 2), ("valid_acc", 0.75, 2)]
+    assert points(lines) == found
+
+
 def test_line_of_own_pattern_is_not_read_as_that_of_library() -> None:
     assert points(["[3]\ttrain-rmse:0.5"], ["error=rmse:{value}"]) == [("error", 0.5, None)]
 
