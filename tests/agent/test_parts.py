@@ -33,6 +33,8 @@ OPTIONAL = {
     ("ray_cluster.py", "ray"),
     ("tqdm_hook.py", "tqdm"),
     ("pandas_hook.py", "pandas"),
+    ("tracker_hook.py", "mlflow"),
+    *(("tracker_reader.py", name) for name in ("tensorboard", "wandb")),
     *(("notebook_runner.py", name) for name in ("jupyter_client", "jupyter_core", "nbclient")),
 } | {
     ("values.py", name)

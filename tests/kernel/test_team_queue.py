@@ -76,6 +76,19 @@ def test_server_that_is_away_delays_its_own_runs_only(
     assert found == ["b", "a", "c"]
 
 
+def test_server_that_is_away_for_an_hour_gets_each_run_once_in_order(
+    loop: LoopThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses = [team_queue.MIN_PAUSE_S]
+    while sum(pauses) < 3600:
+        pauses.append(min(2 * pauses[-1], team_queue.MAX_PAUSE_S))
+    monkeypatch.setattr(team_queue, "MIN_PAUSE_S", team_queue.MIN_PAUSE_S / 10_000)
+    monkeypatch.setattr(team_queue, "MAX_PAUSE_S", team_queue.MAX_PAUSE_S / 10_000)
+    away: list[Exception] = [TargetUnreachable("away")] * len(pauses)
+    assert sent(loop, tmp_path, [("a", TEAM), ("b", TEAM)], {TEAM: away}) == ["a", "b"]
+    assert len(pauses) < 30  # a server that is away is left alone
+
+
 def test_run_that_a_server_refuses_lets_later_ones_pass(loop: LoopThread, tmp_path: Path) -> None:
     assert sent(loop, tmp_path, [("a", TEAM), ("b", TEAM)], {TEAM: [CommandError("too large")]}) == ["b"]
     entry = team_ledger.entry_of(str(tmp_path), "a")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import importlib.util
 import json
 import math
@@ -152,6 +153,19 @@ def test_killed_sender_leaves_nothing_twice_and_nothing_out(
     load = "import mlflow; print(mlflow.pyfunc.load_model('models:/clf-killed/1').predict([1]))"
     assert "[42]" in subprocess.run([sys.executable, "-c", load], env=env, capture_output=True, text=True).stdout
     assert PASSWORD not in "".join(path.read_text() for path in Path(project).rglob("*.json"))
+
+
+def test_two_kernels_that_send_at_once_send_each_run_once(team: TeamServer, there: Any, project: str) -> None:
+    runs = [recorded(project, f"both{number}", points=1) for number in range(2)]
+    for number, run_id in enumerate(runs):
+        team_ledger.add(project, run_id, f"local/both{number}", team.uri, float(number))
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        done = list(pool.map(lambda run_id: send(project, run_id, team.credentials), [*runs, *runs]))
+    assert [one.returncode for one in done] == [0] * 4, done[0].stderr[-2000:]
+    assert team_ledger.waiting(project) == []
+    for run_id in runs:
+        experiment = team_ledger.entry_of(project, run_id)["experiment"]
+        assert [run.info.run_name for run in there.search_runs([experiment])].count("parent") == 1
 
 
 def test_wrong_password_is_named_and_the_run_waits(team: TeamServer, project: str) -> None:

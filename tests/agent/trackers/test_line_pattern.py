@@ -33,7 +33,7 @@ def test_pattern_finds_values_that_are_not_finite() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "loss", "=x {value}", "loss=x", "loss=x {value} {value}", "a={value} {step} {step}", "a={value} {name}",
+    "text", ["", "loss", "=x {value}", "loss=x", "loss=x {value} {value}", "a={value} {step} {step}", "a={value} {b}",
              "a={value} }", "a b,c={value}", "a=" + "{} " * 20 + "{value}"]
 )  # fmt: skip
 def test_pattern_that_is_none_is_refused(text: str) -> None:
