@@ -33,9 +33,9 @@ class AMLTrain(Configurable):
     isolated = Bool(
         False, help="Whether a cell takes from the notebook only what --in and --with name, as with --isolated."
     ).tag(config=True)
-    autolog = Bool(
-        False, help="Whether MLflow logs in the runs for libraries that it knows, as with --autolog."
-    ).tag(config=True)
+    autolog = Bool(False, help="Whether MLflow logs in the runs for libraries that it knows, as with --autolog.").tag(
+        config=True
+    )
     short_errors = Bool(True, help="Show errors as one line; False shows tracebacks.").tag(config=True)
     log_lines = Int(
         0, min=0, help="Lines that %aml_runs logs shows without --tail; 0 for all (long logs are shortened)."

@@ -13,7 +13,8 @@ test('anything becomes a record', () => {
   assert.equal(record.target, 'local');
   assert.equal(record.name, 'digits-1');
   assert.equal(record.state, 'preparing');
-  assert.deepEqual(record.metrics.loss, { step: [], value: [1, null], seconds: [], last: null, n: 0, rank: 0 });
+  const loss = { step: [], value: [1, null], seconds: [], last: null, n: 0, rank: 0, source: '' };
+  assert.deepEqual(record.metrics.loss, loss);
 });
 
 test('lengths of phases come from the target clock alone', () => {

@@ -183,7 +183,7 @@ class _Reader:
     def __init__(self, on_note: Callable[[str], None]) -> None:
         self._note = on_note
         self._process: Optional[subprocess.Popen[bytes]] = None
-        self._lines: queue.Queue[Optional[bytes]] = queue.Queue()
+        self._lines: "queue.Queue[Optional[bytes]]" = queue.Queue()  # noqa: UP037 - Python 3.8
         self._given: Dict[str, str] = {}
         self._broken: Dict[str, str] = {}
 

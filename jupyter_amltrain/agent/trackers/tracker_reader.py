@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import types
-from typing import Any, Dict, Iterator, List
+from typing import Any, Dict, Iterator, List, Set
 
 #: Points of one line of output.
 PART = 500
@@ -27,7 +27,7 @@ class TensorBoardFile:
         from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
         self._loader = EventFileLoader(path)
-        self._scalars: set[str] = set()
+        self._scalars: Set[str] = set()
 
     def points(self) -> Iterator[List[Any]]:
         """Yield the new points."""
