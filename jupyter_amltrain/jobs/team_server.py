@@ -29,9 +29,11 @@ def error_of(uri: str) -> str:
     return ""
 
 
-def of_environment() -> str:
-    """Return the server that MLflow's own variable names; empty if it names none, or a store of this machine."""
+def of_environment() -> tuple[str, tuple[str, ...]]:
+    """Return the server that MLflow's own variable names, and notes; empty if it names none, or a store here."""
     uri = os.environ.get(_VARIABLE, "")
-    if MARK in os.environ:  # in a job, where the variable names the run's own endpoint
-        return ""
-    return uri if uri.startswith(("http://", "https://")) and not error_of(uri) else ""
+    if MARK in os.environ or not uri.startswith(("http://", "https://")):  # in a job it is the run's own endpoint
+        return "", ()
+    if error := error_of(uri):
+        return "", (f"The run is not copied to the server of {_VARIABLE}: {error}",)
+    return uri, ()

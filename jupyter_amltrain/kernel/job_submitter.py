@@ -73,15 +73,16 @@ class JobSubmitter:
             The target cannot run it.
         """
         if not spec.tracking_uri:
-            spec = msgspec.structs.replace(spec, tracking_uri=team_server.of_environment())
+            uri, notes = team_server.of_environment()
+            spec = msgspec.structs.replace(spec, tracking_uri=uri, notes=(*spec.notes, *notes))
         if isinstance(backend.environments, BuiltEnvironments):
             spec = self._names.resolve(spec)
         spec = backend.complete_spec(spec)
         if reason := backend.unsupported_reason(spec):
             raise SpecError(reason)
         if not backend.files.are_local:
-            notes = consent_notes(spec, backend.target.name)
-            spec = msgspec.structs.replace(spec, notes=tuple(dict.fromkeys((*spec.notes, *notes))))
+            consent = consent_notes(spec, backend.target.name)
+            spec = msgspec.structs.replace(spec, notes=tuple(dict.fromkeys((*spec.notes, *consent))))
         return spec
 
     async def _target_name(self, target: str | None) -> str:

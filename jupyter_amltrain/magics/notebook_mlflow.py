@@ -55,7 +55,7 @@ class NotebookMlflow:
         """Set the URI, and say so when the notebook imports or uses MLflow."""
         module = sys.modules.get("mlflow")
         is_set = getattr(module, "is_tracking_uri_set", None)  # absent in a module of the user's with this name
-        self._given = self._uri = team_server.of_environment()
+        self._given = self._uri = team_server.of_environment()[0]
         if (os.environ.get(_VARIABLE) and not self._given) or (is_set is not None and is_set()):
             return
         self._was_imported = module is not None

@@ -35,4 +35,7 @@ def test_server_of_the_environment(monkeypatch: pytest.MonkeyPatch, variables: d
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert team_server.of_environment() == found
+    uri, notes = team_server.of_environment()
+    assert uri == found
+    assert bool(notes) == ("@" in variables.get("MLFLOW_TRACKING_URI", ""))
+    assert not any("secret" in note for note in notes)

@@ -131,5 +131,5 @@ class LineShapes:
             if patterns:
                 flags = " ".join("--metric %s" % shlex.quote(pattern) for pattern in patterns)
                 line = shape.line if len(shape.line) <= 80 else shape.line[:79] + "…"
-                return 'No metric was logged. The log has %d lines like "%s": %s' % (shape.count, line, flags)
+                return 'No metric was logged. The log has %d lines like "%s". To record them: %s' % (shape.count, line, flags)
         return ""

@@ -94,7 +94,7 @@ def test_proposed_patterns_find_the_values(lines: list[str], first: list[tuple[s
     shapes = LineShapes()
     for line in lines:
         shapes.add(line)
-    words = shlex.split(shapes.proposal().rpartition('": ')[2])
+    words = shlex.split(shapes.proposal().rpartition("To record them: ")[2])
     assert words[::2] == ["--metric"] * len(first)
     found = points(lines, words[1::2])
     assert found[: len(first)] == first
