@@ -137,7 +137,7 @@ class MetricFollower:
 
     def _points(self, line: str) -> Iterator[Tuple[int, str, Point]]:
         own, known = self._lines.read(line)
-        if not own and not known:
+        if not (own or known or self._recorder.state.runs[self._recorder.run_id].metrics):
             self._shapes.add(line)
         for point in own:
             yield self._offset, PRINTED, point
