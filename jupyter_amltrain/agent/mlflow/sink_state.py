@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from .. import testing
 from ..protocol import AgentError, read_state
-from ..trackers.followed import Followed
+from ..trackers.metric_sources import MetricSources
 from . import sink_registry
 from .journal import Record, SinkJournal, now_ms
 from .latest import LatestPoint, same
@@ -72,7 +72,7 @@ class State:
         self.traces: Dict[str, Body] = {}
         self.registry = sink_registry.Registry()
         #: Metrics of the job's own run that are not from MLflow.
-        self.followed = Followed()
+        self.metric_sources = MetricSources()
         #: Starts that became the job's own run: kind (``script``, ``autolog``) and rank.
         self.joined: Set[Tuple[str, str]] = set()
         self.add_experiment(EXPERIMENT_ID, experiment_name, 0)
@@ -234,7 +234,7 @@ class State:
         for point in body.get("metrics") or []:
             self._metric(run, point)
         if "source" in added:
-            self.followed.note(added, body["metrics"])
+            self.metric_sources.note(added, body["metrics"])
         self._params(run, body.get("params") or [])
         self._tags(run, body.get("tags") or [])
 

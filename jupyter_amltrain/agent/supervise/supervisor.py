@@ -18,7 +18,7 @@ from ..process_setup import drain, log_line
 from ..processes import boot_id, find_process, identity, pid_scope, resume, run_members, signal_processes
 from ..protocol import CANCELED, FAILED, FINALIZING, PREEMPTED, QUEUED, RUNNING
 from ..telemetry.gpu_usage import READY_TIMEOUT_S, GpuUsageGuard, ReadyPipe
-from ..trackers.followed import FINISH_S, PROPOSAL
+from ..trackers.metric_sources import FINISH_S, PROPOSAL
 from . import attempts, preparation, run_state
 from . import outcome as failure_cause
 from .assignment import Assignment

@@ -14,9 +14,9 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 from ..mlflow.sink_state import Recorder
 from ..mlflow.validation import METRICS_PER_BATCH
 from ..process_setup import log_line
-from .followed import FINISH_S, PROPOSAL, last_word, mark
 from .line_pattern import LinePattern, parse_pattern
 from .line_shapes import LineShapes
+from .metric_sources import FINISH_S, PROPOSAL, last_word, mark
 from .printed_lines import Point, PrintedLines
 from .tracker_files import TrackerFiles
 
@@ -66,8 +66,8 @@ class MetricFollower:
         self._lines = PrintedLines(list(_parsed(job.patterns, recorder.note_once)))
         self._shapes = LineShapes()
         self._files = TrackerFiles(job.folder, job.is_contained, recorder.note_once)
-        self._followed = recorder.state.followed
-        self._offset = self._followed.positions.get(PRINTED, 0)
+        self._sources = recorder.state.metric_sources
+        self._offset = self._sources.positions.get(PRINTED, 0)
         self._rest = b""
         self._tagged = ""
         self._of_mlflow: Dict[str, Set[Tuple[str, int, bytes]]] = {}
@@ -159,7 +159,7 @@ class MetricFollower:
         """Record what is new in the files; at the end of the job `until` this moment."""
         if until is None and self._has_metrics_of_mlflow():
             return  # compared with MLflow's at the end
-        for source, place, points in self._files.read(self._followed.positions, until):
+        for source, place, points in self._files.read(self._sources.positions, until):
             self._record(source, place, points)
 
     # -- MLflow's own
@@ -171,12 +171,12 @@ class MetricFollower:
 
     def _has_metrics_of_mlflow(self) -> bool:
         metrics = self._recorder.state.runs[self._recorder.run_id].metrics
-        return any(name not in self._followed.sources for name in list(metrics))
+        return any(name not in self._sources.sources for name in list(metrics))
 
     def _is_of_mlflow(self, name: str, step: int, value: float) -> bool:
         """Whether MLflow has this value under a name like this one, or the metric itself."""
         metrics = self._recorder.state.runs[self._recorder.run_id].metrics
-        own = [key for key in list(metrics) if key not in self._followed.sources]
+        own = [key for key in list(metrics) if key not in self._sources.sources]
         if name in own:
             return True
         for key in own:
@@ -207,7 +207,7 @@ class MetricFollower:
 
     def _row(self, source: str, place: str, point: Point, steps: Dict[str, int]) -> Optional[Dict[str, Any]]:
         name = _valid(point.name)
-        if not name or self._followed.sources.get(name, source) != source:
+        if not name or self._sources.sources.get(name, source) != source:
             return None
         step = point.step
         if step is None:
@@ -216,7 +216,7 @@ class MetricFollower:
             steps[name] = step
         if not -(1 << 63) <= step < 1 << 63 or self._is_of_mlflow(name, step, point.value):
             return None
-        if place != PRINTED and self._followed.is_repeated(source, name, step, point.value):
+        if place != PRINTED and self._sources.is_repeated(source, name, step, point.value):
             return None
         moment = time.time() if point.time is None else point.time
         value: Any = point.value if point.value - point.value == 0 else str(point.value)  # JSON has no NaN
@@ -226,7 +226,7 @@ class MetricFollower:
         run = {"run_id": self._recorder.run_id}
         added = {"source": source, "place": place, "at": position}
         self._recorder.change("runs/log-batch", {**run, "metrics": rows}, added)
-        sources = ", ".join(sorted(set(self._followed.sources.values())))
+        sources = ", ".join(sorted(set(self._sources.sources.values())))
         if sources != self._tagged:
             self._tagged = sources
             self._recorder.change("runs/set-tag", {**run, "key": SOURCES_TAG, "value": sources}, {})

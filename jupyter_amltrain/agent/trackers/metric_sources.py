@@ -15,7 +15,7 @@ PROPOSAL = os.path.join("metrics", "proposal.txt")
 _MAX_KNOWN = 300_000
 
 
-class Followed:
+class MetricSources:
     """Metrics of the job's own run that the sink has from printed lines and files.
 
     It is rebuilt from the journal, whose lines have ``a: {"source": name, "place": file, "at": position}``.
