@@ -282,6 +282,20 @@ def test_sink_history_and_search_return_logged(host):
     assert host.call("POST", "runs/search", {"experiment_ids": ["0"], "filter": "oh no"})[0] == 400
 
 
+def test_sink_history_page_asked_twice_is_same(host):
+    for step in (0, 1, 2, 1, 3, 4):
+        point = {"key": "paged", "value": step / 2, "timestamp": 1700000000000, "step": step}
+        assert host.call("POST", "runs/log-batch", {"run_id": RUN_ID, "metrics": [point]})[0] == 200
+
+    def page(token):
+        query = f"run_id={RUN_ID}&metric_key=paged&max_results=2&page_token={token}"
+        answer = host.call("GET", "metrics/get-history?" + query)[1]
+        return [point["step"] for point in answer["metrics"]], answer.get("next_page_token")
+
+    assert [page(0), page(2), page(4)] == [([0, 1], "2"), ([2, 3], "4"), ([4], None)]
+    assert [page(2), page(2), page(4), page(4)] == [([2, 3], "4")] * 2 + [([4], None)] * 2
+
+
 def test_sink_equal_point_is_stored_once(host):
     for _ in range(2):
         assert host.call("POST", "runs/log-metric", {**POINT, "key": "twice"})[0] == 200

@@ -1,13 +1,16 @@
 """Calls of MLflow's REST interface that a job makes, by route."""
 
 import hashlib
+import itertools
 import json
 import math
 import os
 import re
+import struct
+import sys
 import threading
 import uuid
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set, Tuple
 
 from . import search
 from .journal import now_ms
@@ -116,15 +119,15 @@ def _experiment_column(experiment: Body) -> search.Lookup:
     return column
 
 
-def _page(body: Body, points: List[Body]) -> Body:
-    """Return the page of points that a request names; all of them if it has no limit."""
-    if not body.get("max_results"):
-        return {"metrics": points}
-    at, count = int(body.get("page_token") or 0), int(body["max_results"])
-    answer: Body = {"metrics": points[at : at + count]}
-    if at + count < len(points):
-        answer["next_page_token"] = str(at + count)
-    return answer
+def _once(points: Iterable[Body]) -> Iterator[Body]:
+    """Yield points of a metric, none twice: as in a store of MLflow."""
+    seen: Set[bytes] = set()
+    for point in points:
+        step, time, value = int(point.get("step") or 0), int(point.get("timestamp") or 0), point["value"]
+        place = struct.pack("qqd", step, time, float(value))
+        if place not in seen:
+            seen.add(place)
+            yield {"key": point["key"], "value": value, "timestamp": time, "step": step}
 
 
 def _number(value: float) -> Any:
@@ -184,6 +187,8 @@ class Sink:
     def __init__(self, recorder: Recorder, project: Optional[ProjectSearch] = None) -> None:
         self.recorder, self._project = recorder, project
         self._starting = threading.Lock()  #: held while a new run is checked for being the first
+        #: Run, metric and first point of the page that a client asks for next -> that point and those after it.
+        self._histories: Dict[Tuple[str, str, int], Iterator[Body]] = {}
 
     @property
     def _state(self) -> State:
@@ -364,12 +369,18 @@ class Sink:
         key = str(body.get("metric_key"))
         with self.recorder.lock:
             run_id = self._state.run(body).run_id
-        points: Dict[Tuple[str, ...], Body] = {}  # as in a store of MLflow, none is there twice
-        for point in self.recorder.journal.history(run_id, key):
-            step, time = int(point.get("step") or 0), int(point.get("timestamp") or 0)
-            found = {"key": key, "value": point["value"], "timestamp": time, "step": step}
-            points.setdefault((str(step), str(time), str(point["value"])), found)
-        return _page(body, list(points.values()))
+        at, count = int(body.get("page_token") or 0), int(body.get("max_results") or sys.maxsize)
+        points = self._histories.pop((run_id, key, at), None)
+        if points is None:
+            points = itertools.islice(_once(self.recorder.journal.history(run_id, key)), at, None)
+        answer: Body = {"metrics": list(itertools.islice(points, count))}
+        for following in points:
+            at += count
+            answer["next_page_token"] = str(at)
+            # the next page goes on here: from the beginning, a million points would be read forty times
+            self._histories = {(run_id, key, at): itertools.chain([following], points)}
+            break
+        return answer
 
     def _artifacts(self, body: Body) -> Body:
         with self.recorder.lock:
