@@ -34,11 +34,18 @@ def clean(value: Any) -> Any:
     return value
 
 
+def has_escapes(text: bytes) -> bool:
+    """Return whether a JSON text may have lone surrogates; without any, it need not be cleaned, which is slow."""
+    return b"\\u" in text or not text.isascii()
+
+
 def parse(line: bytes) -> Optional[Record]:
     """Return the record of a line; ``None`` for a damaged one."""
     try:
-        record = json.loads(line)
-        return clean(record) if well_formed(record) else None
+        record: Record = json.loads(line)
+        if has_escapes(line):
+            record = clean(record)
+        return record if well_formed(record) else None
     except (ValueError, RecursionError):
         return None
 

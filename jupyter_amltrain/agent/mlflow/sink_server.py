@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from .. import testing
 from ..tcp_owner import OwnerLookup, rank_of
-from .journal import clean
+from .journal import clean, has_escapes
 from .project_search import ProjectSearch
 from .project_server import MlflowCall, MlflowResponse, ProjectServer, ServerPlace
 from .routes import Sink
@@ -448,7 +448,7 @@ class _Handler(BaseHTTPRequestHandler):
         if raw and "json" in (self.headers.get("Content-Type") or "json"):
             # "NaN" stays text, as in MLflow's own JSON: not every reader accepts a bare NaN
             body = json.loads(raw, parse_constant=str)
-            if b"\\u" in raw or not raw.isascii():
+            if has_escapes(raw):
                 body = clean(body)
         for name, values in parse_qs(url.query).items():
             body.setdefault(name, values[0] if len(values) == 1 else values)
