@@ -186,16 +186,15 @@ def _key(body: Body, path: str) -> str:
 
 
 def _name(name: str, path: str) -> None:
-    quoted = json.dumps(name)
     if not _NAME.match(name):
         raise invalid(
-            f"Invalid value {quoted} for parameter '{path}' supplied: Names may only contain "
+            f"Invalid value {json.dumps(name)} for parameter '{path}' supplied: Names may only contain "
             "alphanumerics, underscores (_), dashes (-), periods (.), spaces ( ), colon(:) and slashes (/)."
         )
     plain = posixpath.normpath(name)
     if plain != name or plain == "." or plain.startswith(("..", "/")):
         raise invalid(
-            f"Invalid value {quoted} for parameter '{path}' supplied: Names may be treated as files "
+            f"Invalid value {json.dumps(name)} for parameter '{path}' supplied: Names may be treated as files "
             "in certain cases, and must not resolve to other names when treated as such. "
             f"This name would resolve to {plain!r}"
         )
