@@ -16,6 +16,7 @@ for name in (
     "gpu_figures",
     "sample_age",
     "metric_age",
+    "mlflow_cost",
     "feed_bytes",
     "attach",
     "browser",
