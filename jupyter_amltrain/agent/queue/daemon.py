@@ -23,6 +23,7 @@ _MODULES = (
     "telemetry.sampler",
     "telemetry.host",
     "mlflow.sink_server",
+    "trackers.follower",
 )
 
 
@@ -88,9 +89,11 @@ def _serve(queue: str, home: str, ready: int) -> int:
         importlib.import_module(".." + name, __package__)
     from ..processes import boot_id, identity
     from ..supervise import job_hooks
+    from ..trackers import tracker_files
     from .dispatcher import Dispatcher
 
     job_hooks.files()
+    tracker_files.reader_source()
     record = {"schema": SCHEMA, "protocol": PROTOCOL, "boot": boot_id()}
     record.update(identity(os.getpid()) or {})
     os.ftruncate(lock, 0)

@@ -1,6 +1,7 @@
 """The files that trackers write, such as TensorBoard's: which there are, and what is new in them."""
 
 import csv
+import functools
 import json
 import os
 import pkgutil
@@ -177,6 +178,12 @@ def _points(row: Mapping[str, Any], moment: float) -> List[Point]:
     return points
 
 
+@functools.lru_cache(maxsize=None)
+def reader_source() -> str:
+    """Return the program that reads with the trackers' packages; kept, because the agent's file may be replaced."""
+    return (pkgutil.get_data(__package__ or "", "tracker_reader.py") or b"").decode()
+
+
 class _Reader:
     """The program of ``tracker_reader.py``; started when the first file is there, and again if it was killed."""
 
@@ -206,12 +213,15 @@ class _Reader:
             self._process.wait()
 
     def _start(self, program: Program) -> None:
-        code = (pkgutil.get_data(__package__ or "", "tracker_reader.py") or b"").decode()
         self._given, self._lines = {}, queue.Queue()
         self._process = subprocess.Popen(
-            [program.python, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(program.search)}, cwd="/",
-        )  # fmt: skip
+            [program.python, "-c", reader_source()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(program.search)},
+            cwd="/",
+        )
         threading.Thread(target=self._drain, args=(self._process, self._lines), daemon=True).start()
 
     def _give(self, tracker: str, path: str, position: int) -> None:
