@@ -13,6 +13,7 @@ import uuid
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set, Tuple
 
 from . import search
+from .followed import PARENT, follow
 from .journal import now_ms
 from .project_search import ProjectSearch, ordered
 from .project_server import MlflowCall
@@ -141,8 +142,8 @@ def _pairs(values: Dict[str, str]) -> List[Body]:
     return [{"key": key, "value": value} for key, value in values.items()]
 
 
-#: Tags that MLflow's client sends with a new run.
-PARENT, AUTOLOGGING = "mlflow.parentRunId", "mlflow.autologging"
+#: Tag that MLflow's client sends with a new run of autologging.
+AUTOLOGGING = "mlflow.autologging"
 
 _API = re.compile(r"/(?:ajax-)?api/[23]\.[01]/mlflow/(.+)$")
 
@@ -227,6 +228,8 @@ class Sink:
         """Handle a call of the job's own runs and models."""
         if (method, op) == ("POST", "runs/create"):
             return self._create_run(body, rank)
+        if (method, op) == ("POST", "amltrain/follow"):
+            return follow(self.recorder, body, lambda fields, *there: self._create_run(fields, rank, *there))
         route = _ROUTES.get((method, op))
         if route is not None:
             return route(self, body)
@@ -294,13 +297,18 @@ class Sink:
         added = known or self.recorder.change("experiments/create", body, {"id": experiment_id, "t": now_ms()})
         return {"experiment_id": added["id"]}
 
-    def _create_run(self, body: Body, rank: Callable[[], str]) -> Body:
+    def _create_run(self, body: Body, rank: Callable[[], str], follows: str = "", name_there: str = "") -> Body:
         """Create a run: the first one without a parent becomes the job's own run, others its children.
 
         The client sends the same request for ``start_run()`` and for a call that logs without a
         run, so the order decides. A run of autologging does not count as the
         script's first: a ``log_metric`` after it belongs to the job's run, too. In a
         distributed job each rank has a first run, and in a restarted one each attempt.
+
+        Parameters
+        ----------
+        follows, name_there
+            Id and name of a run of another store, which the new run follows.
         """
         body = self.recorder.fit("runs/create", body)
         tags = list(body.get("tags") or [])
@@ -312,13 +320,15 @@ class Sink:
             number = rank()
             with self._starting:
                 if self._is_first(kind, number, request):
-                    return {"run": self._join(body, {"joined": [kind, number], "request": request})}
+                    added: Body = {"joined": [kind, number], "request": request}
+                    return {"run": self._join(body, dict(added, follows=follows) if follows else added)}
             body = dict(body, tags=[*tags, {"key": PARENT, "value": self.recorder.run_id}])
         with self.recorder.lock:
             self._state.experiment(body.get("experiment_id") or EXPERIMENT_ID)  # else the project may have it
         names = {tag["key"]: tag.get("value") for tag in tags}
-        name = body.get("run_name") or names.get("mlflow.runName") or "run-" + uuid.uuid4().hex[:8]
-        added = self.recorder.change("runs/create", body, {"id": uuid.uuid4().hex, "name": name, "t": now_ms()})
+        name = body.get("run_name") or names.get("mlflow.runName") or name_there or "run-" + uuid.uuid4().hex[:8]
+        added = {"id": uuid.uuid4().hex, "name": name, "t": now_ms()}
+        added = self.recorder.change("runs/create", body, dict(added, follows=follows) if follows else added)
         return {"run": self._view(added["id"])}
 
     def _is_first(self, kind: str, rank: str, request: str) -> bool:

@@ -75,6 +75,8 @@ class State:
         self.metric_sources = MetricSources()
         #: Starts that became the job's own run: kind (``script``, ``autolog``) and rank.
         self.joined: Set[Tuple[str, str]] = set()
+        #: Ids of runs of other stores, with the ids of the runs here that follow them.
+        self.followed: Dict[str, str] = {}
         self.add_experiment(EXPERIMENT_ID, experiment_name, 0)
         self._fold: Dict[str, Callable[[Body, Body], None]] = {
             "experiments/create": lambda b, a: self.add_experiment(a["id"], b["name"], a["t"], b.get("tags")),
@@ -188,12 +190,18 @@ class State:
         experiment = str(body.get("experiment_id") or EXPERIMENT_ID)
         run = self.add_run(added["id"], experiment, added["name"], body.get("user_id") or "", start)
         self._tags(run, body.get("tags") or [])
+        self._follow(run, added)
+
+    def _follow(self, run: LoggedRun, added: Body) -> None:
+        if added.get("follows"):
+            self.followed[added["follows"]] = run.run_id
 
     def _update_run(self, body: Body, added: Body) -> None:
         run = self.run(body)
         if added.get("joined"):
             kind, rank = added["joined"]
             self.joined.add((kind, rank))
+            self._follow(run, added)
         run.status = body.get("status") or run.status
         if body.get("end_time"):
             run.end = int(body["end_time"])

@@ -24,9 +24,10 @@ AFTER = {
     **dict.fromkeys(_TRACKERS, "amltrain_trackers"),
 }
 #: Modules beside this file that a script can import: the backend of Matplotlib, the files of values, what they share,
-#: the text of the last line's value, what is secret, the values that are kept, and the program that runs a notebook.
+#: the text of the last line's value, what is secret, the values that are kept, the program that runs a notebook, and
+#: MLflow's plug-in.
 IMPORTABLE = ("amltrain_pictures", "amltrain_values", "amltrain_shared", "amltrain_pretty", "amltrain_secrets",
-              "amltrain_kept", "amltrain_notebook")  # fmt: skip
+              "amltrain_kept", "amltrain_notebook", "amltrain_mlflow")  # fmt: skip
 
 
 class _Finder:
@@ -40,6 +41,18 @@ class _Finder:
         if name not in self._waiting and name not in IMPORTABLE:
             return None
         return self._spec(name) if name in IMPORTABLE else self._wrapped(name, path, target)
+
+    def find_distributions(self, context: "Any" = None) -> "Any":
+        """Offer MLflow's plug-in to ``importlib.metadata``, once the script imports MLflow."""
+        found = ()
+        if "mlflow" in sys.modules and not getattr(context, "name", None):
+            try:
+                from importlib import import_module
+
+                found = import_module(IMPORTABLE[7]).plugins()
+            except Exception:  # the scan of the user's packages goes on
+                pass
+        return iter(found)  # Python 3.8 wants an iterator
 
     def _spec(self, name: str) -> "Any":
         import os

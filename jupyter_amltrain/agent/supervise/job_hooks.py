@@ -1,5 +1,5 @@
 """Puts the hooks into a job's Python: PyTorch's memory, Matplotlib's figures, tqdm's bars,
-pandas' tables, and files of values."""
+pandas' tables, files of values, and MLflow's stores."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import functools
 import os
 import pkgutil
 import zlib
-from typing import Dict, Mapping, Sequence
+from typing import Dict, Mapping, Optional, Sequence, Tuple
 
 from ..pictures import matplotlib_hook
 from ..protocol import AUTOLOG, PICTURES
 from ..telemetry import torch_hook
 from ..trackers import tracker_hook
 from ..trackers.tracker_files import NOTES_FILE
-from . import import_hook, spawn_hook
+from . import import_hook, mlflow_hook, spawn_hook
 
 _PACKAGE = __name__.rpartition(".supervise")[0]
 #: Files of the hooks and their sources; the first one is written last.
@@ -26,6 +26,7 @@ _FILES = {
     import_hook.IMPORTABLE[4] + ".py": "secret_values.py",
     import_hook.IMPORTABLE[5] + ".py": "kept_values.py",
     import_hook.IMPORTABLE[6] + ".py": "supervise/notebook_runner.py",
+    import_hook.IMPORTABLE[7] + ".py": "supervise/mlflow_hook.py",
     import_hook.AFTER["torch"] + ".py": "telemetry/torch_hook.py",
     import_hook.AFTER["matplotlib"] + ".py": "pictures/matplotlib_hook.py",
     import_hook.AFTER["tqdm.notebook"] + ".py": "supervise/tqdm_hook.py",
@@ -37,17 +38,22 @@ _FILES = {
 
 def clear(env: Dict[str, str]) -> None:
     """Remove the variables of an outer job, which submits this one."""
-    for name in (
-        torch_hook.FOLDER,
-        tracker_hook.NOTES,
-        matplotlib_hook.FOLDER,
-        matplotlib_hook.AT_EXIT,
-        spawn_hook.CELL,
-    ):
+    pictures = (matplotlib_hook.FOLDER, matplotlib_hook.AT_EXIT)
+    follow = (mlflow_hook.PORT, mlflow_hook.TOKEN, tracker_hook.NOTES)
+    for name in (torch_hook.FOLDER, *pictures, spawn_hook.CELL, *follow):
         env.pop(name, None)
 
 
-def add(env: Dict[str, str], folder: str, home: str, *, gpus: bool, cell: str = "", is_needed: bool = False) -> str:
+def add(
+    env: Dict[str, str],
+    folder: str,
+    home: str,
+    *,
+    gpus: bool,
+    cell: str = "",
+    is_needed: bool = False,
+    sink: Optional[Tuple[int, str]] = None,
+) -> str:
     """Write the hooks and set their variables; return their folder, empty for a job that runs without them.
 
     Parameters
@@ -65,11 +71,15 @@ def add(env: Dict[str, str], folder: str, home: str, *, gpus: bool, cell: str = 
         are as wide as in a notebook, and children of ``multiprocessing`` do not run its body.
     is_needed
         Whether the job cannot run without the files.
+    sink
+        Port and token of the run's MLflow sink, which also records what the script logs to other stores.
     """
     places = {matplotlib_hook.FOLDER: os.path.join(folder, PICTURES)}
     places[tracker_hook.NOTES] = os.path.join(folder, NOTES_FILE)
     if gpus:
         places[torch_hook.FOLDER] = os.path.join(folder, "telemetry")
+    if sink:
+        places[mlflow_hook.PORT] = str(sink[0])
     places = {name: place for name, place in places.items() if env.get(name) != "0"}
     if not (places or is_needed) or os.pathsep in home:  # its parts would be searched for modules
         return ""
@@ -78,6 +88,8 @@ def add(env: Dict[str, str], folder: str, home: str, *, gpus: bool, cell: str = 
     except OSError:  # the job runs without it
         return ""
     env.update(places)
+    if sink and mlflow_hook.PORT in places:
+        env[mlflow_hook.TOKEN] = sink[1]
     if cell:
         env[matplotlib_hook.AT_EXIT] = "1"
         env[spawn_hook.CELL] = cell

@@ -133,7 +133,7 @@ def start(
         task.state["notes"] = [*task.state.get("notes", ()), code.note]
     hook = job_hooks.add(
         env, task.folder, os.path.join(task.home, "agent"), gpus=bool(task.devices), cell=cell_of(task.job),
-        is_needed=job_hooks.runs_notebook(task.job["argv"]),
+        is_needed=job_hooks.runs_notebook(task.job["argv"]), sink=(sink.port, sink.token) if sink else None,
     )  # fmt: skip
     _create_outputs(task, env)
     _link_kept_folders(task)
