@@ -1,4 +1,4 @@
-"""Calls of MLflow that a script sends elsewhere: its record stays without metrics, so a note says where they are."""
+"""Calls of MLflow that a script sends to another store than the run's: a note says where they go."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ from jupyter_amltrain.schema.job import JobSpec
 #: The variable that names a tracking server.
 VARIABLE = "MLFLOW_TRACKING_URI"
 
+#: Variable of a job that does not want its record to follow another store (``agent/supervise/mlflow_hook.py``).
+_FOLLOW = "AMLTRAIN_FOLLOW"
+#: Address of a store that cannot be followed.
+_NOT_FOLLOWED = re.compile(r"['\"](?:databricks|uc\b|(?!file:|https?:|sqlite|postgresql|mysql|mssql)[a-z+-]{2,}:)")
+
 #: User and password in an address.
 _USER = re.compile(r"//[^/@]*@")
 
@@ -19,8 +24,14 @@ _USER = re.compile(r"//[^/@]*@")
 _MAX_SHOWN = 60
 
 
-def elsewhere_note(spec: JobSpec) -> str:
-    """Return a note if the script sets another tracking URI than the run's; empty if not."""
+def elsewhere_note(spec: JobSpec, follows: bool) -> str:
+    """Return a note if the script sets another tracking URI than the run's; empty if not.
+
+    Parameters
+    ----------
+    follows
+        Whether the target's runs follow what a script logs to another store.
+    """
     try:
         text = requirements.script_bytes(spec)
     except OSError:  # the snapshot reports it
@@ -35,10 +46,12 @@ def elsewhere_note(spec: JobSpec) -> str:
         return ""
     line, uri = found
     where = "the cell" if spec.cell else spec.script_name
-    return (
-        f"Line {line - spec.line_offset} of {where} sends MLflow's calls to {uri}: what is logged from there on is not"
-        " in this run's output. To record it here, leave the line out."
-    )
+    sends = f"Line {line - spec.line_offset} of {where} sends MLflow's calls to {uri}"
+    if follows and spec.env.get(_FOLLOW) != "0" and not _NOT_FOLLOWED.match(uri):
+        return (
+            f"{sends}. Metrics, parameters and tags are also in this run's output; artifacts and models are only there."
+        )
+    return f"{sends}: what is logged from there on is not in this run's output. To record it here, leave the line out."
 
 
 def _settings(tree: ast.Module) -> Iterator[tuple[int, str]]:

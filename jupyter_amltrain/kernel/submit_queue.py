@@ -44,7 +44,8 @@ async def plan_of(loop: LoopThread, spec: JobSpec, backend: Backend, run_id: str
     ignored = await loop.offload(left_out.note_of, spec.source, snapshot.left_out) if spec.source else ""
     elsewhere = ""
     if not spec.job_type:  # the text of a cell is at hand, a file is not
-        elsewhere = elsewhere_note(spec) if spec.script else await loop.offload(elsewhere_note, spec)
+        follows = "tracking" in plan.request  # the agent of this package runs the job
+        elsewhere = elsewhere_note(spec, follows) if spec.script else await loop.offload(elsewhere_note, spec, follows)
     more = tuple(note for note in (ignored, shared_gpu_note(spec), elsewhere) if note)
     return msgspec.structs.replace(plan, notes=(*plan.notes, *more)) if more else plan
 

@@ -1,4 +1,4 @@
-"""A script that sends MLflow's calls elsewhere says so, because its record has no metrics then."""
+"""A note says where a script sends MLflow's calls, and whether its record has them, too."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from jupyter_amltrain.jobs.tracking_uri import elsewhere_note
 from jupyter_amltrain.schema.job import JobSpec
 
 
-def note_of(script: str, **fields: object) -> str:
+def note_of(script: str, follows: bool = True, **fields: object) -> str:
     spec = {"name": "a", "script": script, "cell": script, "project": "/p", "notebook_dir": "/p", **fields}
-    return elsewhere_note(JobSpec(**spec))
+    return elsewhere_note(JobSpec(**spec), follows)
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,20 @@ def note_of(script: str, **fields: object) -> str:
 )
 def test_other_store_is_named_with_its_line(line: str, shown: str) -> None:
     note = note_of(f"import mlflow, os\n\n{line}\nmlflow.log_metric('a', 1)\n")
-    assert shown in note and "Line 3" in note
+    assert shown in note and "Line 3" in note and "also in this run's output" in note
+
+
+@pytest.mark.parametrize(
+    ("uri", "fields"),
+    [
+        ("databricks://prod", {}),
+        ("sqlite:///mine.db", {"env": {"AMLTRAIN_FOLLOW": "0"}}),
+        ("sqlite:///mine.db", {"follows": False}),
+    ],
+    ids=["scheme", "variable", "target"],
+)
+def test_other_store_that_is_not_followed_is_named_so(uri: str, fields: dict[str, object]) -> None:
+    assert "is not in this run's output" in note_of(f"mlflow.set_tracking_uri({uri!r})\n", **fields)
 
 
 @pytest.mark.parametrize(
