@@ -12,6 +12,8 @@ import sys
 import venv
 from pathlib import Path
 
+from filelock import FileLock
+
 PLACE = Path(__file__).resolve().parents[2] / "build" / "venv-mlflow2"
 #: The small client, and what its SQL store and our importer need beside it.
 REQUIREMENTS = (
@@ -34,6 +36,12 @@ def interpreter() -> str:
     """
     if given := os.environ.get("AMLTRAIN_TEST_MLFLOW2"):
         return given
+    PLACE.parent.mkdir(exist_ok=True)
+    with FileLock(f"{PLACE}.lock"):  # workers of pytest-xdist ask for it at once
+        return _built()
+
+
+def _built() -> str:
     python = PLACE / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
     ready, wanted = PLACE / "ready", " ".join(REQUIREMENTS)
     if ready.exists() and ready.read_text() == wanted:
