@@ -84,7 +84,7 @@ def launch_plan(spec: JobSpec, source: str, machine: TargetMachine) -> ProcessPl
         env={
             **_alone(spec, source),
             **_deepspeed(spec, source),
-            **_autolog(spec),
+            **autolog_variables(spec),
             **spec.env,
             **_variables(spec, data),
             **data,
@@ -175,7 +175,7 @@ def _command_plan(spec: JobSpec, source: str, python: str, machine: TargetMachin
     return ProcessPlan(
         argv=("/bin/sh", "-c", line),
         cwd=source,
-        env={**_alone(spec, source), **_autolog(spec), **spec.env, **env},
+        env={**_alone(spec, source), **autolog_variables(spec), **spec.env, **env},
         ranks=_ranks(spec, python),
     )
 
@@ -254,7 +254,7 @@ def _deepspeed(spec: JobSpec, source: str) -> dict[str, str]:
     return {DEEPSPEED_VARIABLE: f"{source}/{DEEPSPEED_FILE}"} if spec.distribution.config else {}
 
 
-def _autolog(spec: JobSpec) -> dict[str, str]:
+def autolog_variables(spec: JobSpec) -> dict[str, str]:
     """What makes MLflow log for libraries in a job that does not call it."""
     return {AUTOLOG: "1"} if spec.autolog else {}
 

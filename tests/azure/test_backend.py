@@ -242,6 +242,17 @@ class TestAzureBackend(BackendContract):
         points += [p for r in records if r["op"] == "runs/log-batch" for p in r["b"].get("metrics", ())]
         assert [p["step"] for p in points if p["key"] == "loss"] == [0, 1, 2]
 
+    def test_event_files_of_tensorboard_are_followed(self, call: Call[Any], backend: AzureBackend) -> None:
+        text = (
+            "from torch.utils.tensorboard import SummaryWriter\n"
+            "writer = SummaryWriter('runs/a')\n"
+            "for i in range(3):\n    writer.add_scalar('loss', 1 / (i + 1), i)\nwriter.close()\n"
+        )
+        run = self._run(call, backend, job("events", text))
+        records = [json.loads(line) for line in call(backend.read(run.run_id, "metrics", 0)).data.splitlines()]
+        points = [p for r in records if r["op"] == "runs/log-batch" for p in r["b"].get("metrics", ())]
+        assert [(p["key"], p["step"]) for p in points] == [("loss", 0), ("loss", 1), ("loss", 2)]
+
     @pytest.mark.parametrize("in_arm", [True, False], ids=["uri-in-job", "uri-in-asset"])
     def test_named_output_files_are_listed_and_read(
         self, call: Call[Any], backend: AzureBackend, az: Azure, in_arm: bool
