@@ -59,7 +59,6 @@ def _autolog(name: str) -> None:
 
 
 def _watch(notes: str) -> None:
-    import os
     import sys
 
     known = set()
@@ -68,27 +67,29 @@ def _watch(notes: str) -> None:
         if event not in ("open", "os.mkdir"):
             return
         try:
-            path = os.fspath(args[0])
-            path = path.decode() if isinstance(path, bytes) else path
-        except (TypeError, ValueError):  # a descriptor
-            return
-        folder, _, name = path.rpartition("/")
-        if event == "open":
-            if not (name.startswith("events.out.tfevents") or name in ("metrics.csv", "trainer_state.json")):
-                return
-            if not (args[2] & (os.O_WRONLY | os.O_RDWR)):
-                return
-        elif not name.startswith("offline-run-") or os.path.basename(folder) not in ("wandb", ".wandb"):
-            return
-        path = os.path.abspath(path)
-        if path not in known:
-            known.add(path)
-            try:
+            path = _tracked(event, args)
+            if path and path not in known:
+                known.add(path)
                 _write(notes, {"path": path})
-            except OSError:  # the program goes on
-                pass
+        except Exception:  # it would be the error of the program's own call
+            pass
 
     sys.addaudithook(see)
+
+
+def _tracked(event: str, args: Any) -> str:
+    """Return the path if it is that of a tracker's file, opened to write, or of a folder of wandb."""
+    import os
+
+    path = os.fspath(args[0]) if not isinstance(args[0], int) else ""
+    path = path.decode() if isinstance(path, bytes) else path
+    folder, _, name = path.rpartition("/")
+    if event == "open":
+        is_one = name.startswith("events.out.tfevents") or name in ("metrics.csv", "trainer_state.json")
+        is_one = is_one and bool(args[2] & (os.O_WRONLY | os.O_RDWR))
+    else:
+        is_one = name.startswith("offline-run-") and os.path.basename(folder) in ("wandb", ".wandb")
+    return os.path.abspath(path) if is_one else ""
 
 
 def _write(notes: str, found: Any) -> None:
