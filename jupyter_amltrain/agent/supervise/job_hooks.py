@@ -74,10 +74,10 @@ def add(
     sink
         Port and token of the run's MLflow sink, which also records what the script logs to other stores.
     """
-    places = {matplotlib_hook.FOLDER: os.path.join(folder, PICTURES)}
-    places[tracker_hook.NOTES] = os.path.join(folder, NOTES_FILE)
+    names = {matplotlib_hook.FOLDER: PICTURES, tracker_hook.NOTES: NOTES_FILE}
     if gpus:
-        places[torch_hook.FOLDER] = os.path.join(folder, "telemetry")
+        names[torch_hook.FOLDER] = "telemetry"
+    places = {variable: os.path.join(folder, name) for variable, name in names.items()}
     if sink:
         places[mlflow_hook.PORT] = str(sink[0])
     places = {name: place for name, place in places.items() if env.get(name) != "0"}
@@ -91,8 +91,7 @@ def add(
     if sink and mlflow_hook.PORT in places:
         env[mlflow_hook.TOKEN] = sink[1]
     if cell:
-        env[matplotlib_hook.AT_EXIT] = "1"
-        env[spawn_hook.CELL] = cell
+        env.update({matplotlib_hook.AT_EXIT: "1", spawn_hook.CELL: cell})
     env["PYTHONPATH"] = os.pathsep.join(part for part in (hook, env.get("PYTHONPATH")) if part)
     return hook
 
