@@ -333,3 +333,38 @@ def test_finder_without_mlflow_offers_iterator_without_plugin():
 )
 def test_address_is_shown_without_password(uri, shown):
     assert mlflow_hook.shown(uri) == shown
+
+
+START = """
+import json, mlflow
+client = mlflow.MlflowClient()
+auto = client.create_run("0", tags={"mlflow.autologging": "sklearn"}).info.run_id
+client.log_param(auto, "C", 1.0)
+client.set_terminated(auto)
+mlflow.log_metric("after", 1.0)  # joins the run of autologging
+mlflow.end_run()
+with mlflow.start_run() as started:
+    mlflow.log_param("C", 0.1)
+    tags = mlflow.get_run(started.info.run_id).data.tags
+ids = [auto, started.info.run_id]
+print(json.dumps({"ids": ids, "parent": tags.get("mlflow.parentRunId"), "own": [t for t in tags if "amltrain" in t]}))
+"""
+
+
+@pytest.mark.parametrize("client", [3, 2])
+def test_run_started_after_autologging_is_child_and_log_without_run_is_not(tmp_path, client):
+    python = python_of(client)
+    with Host(tmp_path / "run") as host:
+        out = host.run(START, python, **hooks(host, tmp_path))
+        assert host.stop() == 0
+        journal = host.records()
+    assert out["ids"][0] == out["parent"] == RUN_ID != out["ids"][1] and not out["own"]
+    assert points(journal, "after") == [(0, 1.0)]
+    params = {one["b"]["run_id"]: one["b"]["value"] for one in journal if one["op"] == "runs/log-parameter"}
+    assert params == {RUN_ID: "1.0", out["ids"][1]: "0.1"}
+
+
+def test_run_started_first_is_the_run_under_its_own_tracking_uri(tmp_path):
+    script = "import json, mlflow\nwith mlflow.start_run() as run: pass\nprint(json.dumps({'id': run.info.run_id}))"
+    with Host(tmp_path / "run") as host:
+        assert host.run(script, **hooks(host, tmp_path)) == {"id": RUN_ID}

@@ -144,6 +144,8 @@ def _pairs(values: Dict[str, str]) -> List[Body]:
 
 #: Tag that MLflow's client sends with a new run of autologging.
 AUTOLOGGING = "mlflow.autologging"
+#: Tag of ``supervise/mlflow_hook.py``: ``script`` for a run that the script itself starts.
+START = "amltrain.start"
 
 _API = re.compile(r"/(?:ajax-)?api/[23]\.[01]/mlflow/(.+)$")
 
@@ -302,7 +304,8 @@ class Sink:
 
         The client sends the same request for ``start_run()`` and for a call that logs without a
         run, so the order decides. A run of autologging does not count as the
-        script's first: a ``log_metric`` after it belongs to the job's run, too. In a
+        script's first: a ``log_metric`` after it belongs to the job's run, too; a ``start_run``
+        does not, where the tag :data:`START` tells the two apart. In a
         distributed job each rank has a first run, and in a restarted one each attempt.
 
         Parameters
@@ -310,8 +313,9 @@ class Sink:
         follows, name_there
             Id and name of a run of another store, which the new run follows.
         """
-        body = self.recorder.fit("runs/create", body)
-        tags = list(body.get("tags") or [])
+        given = {tag["key"]: tag.get("value") for tag in body.get("tags") or []}
+        tags = [tag for tag in body.get("tags") or [] if tag["key"] != START]
+        body = self.recorder.fit("runs/create", dict(body, tags=tags))
         if all(tag["key"] != PARENT for tag in tags):
             kind = "autolog" if any(tag["key"] == AUTOLOGGING for tag in tags) else "script"
             if (attempt := self.recorder.attempt()) > 1:  # the script starts again: its first run is the job's, too
@@ -319,21 +323,22 @@ class Sink:
             request = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
             number = rank()
             with self._starting:
-                if self._is_first(kind, number, request):
+                if self._is_first(kind, number, request, given.get(START) == "script"):
                     added: Body = {"joined": [kind, number], "request": request}
                     return {"run": self._join(body, dict(added, follows=follows) if follows else added)}
             body = dict(body, tags=[*tags, {"key": PARENT, "value": self.recorder.run_id}])
         with self.recorder.lock:
             self._state.experiment(body.get("experiment_id") or EXPERIMENT_ID)  # else the project may have it
-        names = {tag["key"]: tag.get("value") for tag in tags}
-        name = body.get("run_name") or names.get("mlflow.runName") or name_there or "run-" + uuid.uuid4().hex[:8]
+        name = body.get("run_name") or given.get("mlflow.runName") or name_there or "run-" + uuid.uuid4().hex[:8]
         added = {"id": uuid.uuid4().hex, "name": name, "t": now_ms()}
         added = self.recorder.change("runs/create", body, dict(added, follows=follows) if follows else added)
         return {"run": self._view(added["id"])}
 
-    def _is_first(self, kind: str, rank: str, request: str) -> bool:
+    def _is_first(self, kind: str, rank: str, request: str, is_started: bool) -> bool:
         joined = self._state.joined
-        if rank:
+        if is_started and any(known.startswith("autolog") for known, _ in joined):
+            first = False  # with a server it is another run than that of autologging
+        elif rank:
             first = (kind, rank) not in joined
         else:
             first = all(known != kind for known, _ in joined)

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 #: Variables with the port of the run's sink, 0 for a job that does not want to be followed; and with its token.
 PORT, TOKEN = "AMLTRAIN_FOLLOW", "AMLTRAIN_FOLLOW_TOKEN"
 _PORT, _TOKEN = os.environ.get(PORT, ""), os.environ.get(TOKEN, "")  # a script may change its environment
+#: Tag of a request for a new run: ``script`` calls ``start_run`` itself, ``log`` has called ``log_metric`` or the like.
+START = "amltrain.start"
+#: Address of the sink with a port.
+_SINK = r"http://(127\.0\.0\.1|localhost):%s(/|$)"
 #: Path of the sink's call.
 PATH = "/api/2.0/mlflow/amltrain/follow"
 #: Seconds that the start and the end of a run, and the end of the script, wait for the sink.
@@ -154,6 +158,23 @@ def plugins() -> List[Any]:
     return _offered
 
 
+class RunStart:
+    """MLflow's context of a new run: tells the sink whether the script starts it, or a call that logs without one."""
+
+    def in_context(self) -> bool:
+        """Return whether the run is one of the sink."""
+        import mlflow
+
+        return re.match(_SINK % _PORT, mlflow.get_tracking_uri()) is not None
+
+    def tags(self) -> Dict[str, str]:
+        """Return the tag for the sink, which removes it."""
+        frame = sys._getframe(1)
+        while frame is not None and frame.f_code.co_name != "_get_or_start_run":  # of MLflow's log_metric and others
+            frame = frame.f_back  # type: ignore[assignment]
+        return {START: "script" if frame is None else "log"}
+
+
 def _plugin() -> Any:
     """Return the distribution for the schemes of MLflow's own stores."""
     from importlib import metadata
@@ -171,7 +192,8 @@ def _plugin() -> Any:
         """What ``pip`` would have installed; it is only in this process."""
 
         entry_points = [  # type: ignore[assignment]
-            metadata.EntryPoint(scheme, __name__ + ":build_store", "mlflow.tracking_store") for scheme in schemes
+            metadata.EntryPoint("amltrain", __name__ + ":RunStart", "mlflow.run_context_provider"),
+            *(metadata.EntryPoint(scheme, __name__ + ":build_store", "mlflow.tracking_store") for scheme in schemes),
         ]
 
         def read_text(self, filename: str) -> Optional[str]:
@@ -187,7 +209,7 @@ def build_store(store_uri: str, artifact_uri: Optional[str] = None) -> Any:
     """Return MLflow's own store of a URI; unless it is the sink, it sends its changes to the sink."""
     store_class, arguments = _store_of(store_uri, artifact_uri)
     try:
-        if not re.match(r"http://(127\.0\.0\.1|localhost):%s(/|$)" % _PORT, store_uri):
+        if not re.match(_SINK % _PORT, store_uri):
             store_class = followed(store_class, shown(store_uri))
     except Exception:  # the script gets its store in any case
         pass
