@@ -19,6 +19,8 @@ from jupyter_amltrain.tracking.mlflow_store import TrackingStore, local_folder
 
 #: Prefix of files of an MLflow client that was killed while it wrote.
 _UNFINISHED = ".artifact.uploading."
+#: File that MLflow writes beside a registered model when it is loaded: in a job that is the model itself, not a copy.
+_LOADED = "registered_model_meta"
 _BLOCK = 1 << 20
 
 
@@ -128,7 +130,7 @@ def copy_tree(source: Path, target: Path, note: Callable[[str], None], within: P
         to = target / os.path.relpath(folder, source)
         to.mkdir(parents=True, exist_ok=True)
         for name in sorted(names):
-            if name.startswith(_UNFINISHED):
+            if name.startswith(_UNFINISHED) or (name == _LOADED and "MLmodel" in names):
                 continue
             original, copy = Path(folder, name), to / name
             try:
