@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
-from ..protocol import read_regular
+from ..protocol import ARTIFACTS, read_regular
 from .printed_lines import Point
 
 #: File of the run folder in which ``tracker_hook.py`` notes the files of a job.
@@ -48,7 +48,7 @@ class TrackerFiles:
     """
 
     def __init__(self, folder: str, is_contained: bool, on_note: Callable[[str], None]) -> None:
-        self._notes = os.path.join(folder, NOTES_FILE)
+        self._notes, self._artifacts = os.path.join(folder, NOTES_FILE), os.path.join(folder, ARTIFACTS, "")
         self._note = on_note
         self._size = 0
         self._pids: Dict[int, Program] = {}
@@ -116,6 +116,8 @@ class TrackerFiles:
         name = os.path.basename(path)
         if name.endswith(".profile-empty") or path in self._paths or len(self._paths) >= _MAX_FILES:
             return
+        if path.startswith(self._artifacts) and name in map(os.path.basename, self._paths):
+            return  # the script has logged a file that is followed
         self._program = self._program or program
         if name.startswith("events.out.tfevents"):
             self._root = self._root or os.path.dirname(path)

@@ -136,6 +136,17 @@ def test_files_beside_mlflow_add_what_mlflow_does_not_have(folder: Path, tmp_pat
     assert run.points("loss") == [(1, 0.5), (2, 0.25)]
 
 
+def test_file_that_the_script_logs_as_artifact_is_read_once(folder: Path, tmp_path: Path) -> None:
+    copy = folder / "artifacts" / "runs" / RUN / "artifacts" / "logs" / "metrics.csv"
+    copy.parent.mkdir(parents=True)
+    run = Run(folder)
+    for path in (tmp_path / "metrics.csv", copy):
+        path.write_text("step,loss\n1,0.5\n2,0.5\n")
+        run.wrote(path)
+    run.follow()
+    assert run.points("loss") == [(1, 0.5), (2, 0.5)]
+
+
 def test_names_that_mlflow_does_not_take_are_changed(folder: Path, tmp_path: Path) -> None:
     table = tmp_path / "metrics.csv"
     table.write_text("step,acc@5,../x\n1,0.5,2\n")
