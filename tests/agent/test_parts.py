@@ -34,6 +34,7 @@ OPTIONAL = {
     ("tqdm_hook.py", "tqdm"),
     ("pandas_hook.py", "pandas"),
     ("tracker_hook.py", "mlflow"),
+    ("mlflow_hook.py", "mlflow"),
     *(("tracker_reader.py", name) for name in ("tensorboard", "wandb")),
     *(("notebook_runner.py", name) for name in ("jupyter_client", "jupyter_core", "nbclient")),
 } | {
