@@ -58,8 +58,8 @@ class Disturbed:
         self.notebook.cell("import ctypes; ctypes.PyDLL(None).sleep(9)", wait=False)
 
     def restart(self) -> None:
-        self.page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.restartKernel()")
-        self.panel.connect()
+        with self.panel.reconnects():  # the extension is loaded again without a click
+            self.page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.restartKernel()")
 
     def sever(self) -> None:
         self.wire.sever()
