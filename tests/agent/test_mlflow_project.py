@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from jupyter_amltrain.agent.mlflow import project_sockets
+from jupyter_amltrain.agent.mlflow.model_search import ordered_models
 from jupyter_amltrain.agent.mlflow.project_search import ProjectSearch
 from jupyter_amltrain.agent.mlflow.project_server import MlflowCall, MlflowResponse, ProjectServer, ServerProcess
 from jupyter_amltrain.agent.mlflow.validation import Refusal
@@ -71,7 +72,8 @@ def pages(search: ProjectSearch, own: list[dict[str, Any]], **body: Any) -> list
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 100])
 @pytest.mark.parametrize("order", [[], ["metrics.loss ASC"]])
 def test_pages_of_own_and_stored_runs_are_one_order(count: int, order: list[str]) -> None:
-    own = [run_of(5, 0.3, OWN), run_of(2, 0.9, OWN)]
+    own = [run_of(5, 0.3, OWN), run_of(2, 0.9, OWN), run_of(7, 0.1, OWN)]
+    own.sort(key=lambda run: -run["info"]["start_time"])
     recorded = run_of(5, 0.3)  # the store has a run of the job already
     search = ProjectSearch(Store(*(run_of(n, n % 4 / 4) for n in (1, 3, 4, 6, 8, 9)), recorded), "job")  # type: ignore[arg-type]
     if order:
@@ -84,6 +86,56 @@ def test_pages_of_own_and_stored_runs_are_one_order(count: int, order: list[str]
         everything.sort(key=lambda run: run["data"]["metrics"][0]["value"])
     assert flat == [str(run["info"]["start_time"]) for run in everything]
     assert all(len(page) == count for page in found[:-1]) and len(found[-1]) <= count
+
+
+def model_of(number: int, experiment: str, acc: float | None) -> dict[str, Any]:
+    info = {"model_id": f"m-{number}", "name": str(number), "experiment_id": experiment}
+    info["creation_timestamp_ms"] = number  # type: ignore[assignment]
+    metrics = [] if acc is None else [{"key": "acc", "value": acc, "timestamp": 1, "step": 0}]
+    return {"info": info, "data": {"metrics": metrics}}
+
+
+class ModelStore(Store):
+    """A store of models whose token is opaque, as MLflow's."""
+
+    def json(self, method: str, op: str, body: Any) -> Any:
+        if op != "logged-models/search":
+            return super().json(method, op, body)
+        assert body["experiment_ids"] == [REAL] and (method, body.get("datasets")) == ("POST", None)
+        self.asked.append((op, body))
+        found = ordered_models([json.loads(json.dumps(model)) for model in self.stored], body.get("order_by") or [])
+        at, count = len(body["page_token"]), body["max_results"]
+        return {
+            "models": found[at : at + count],
+            "next_page_token": "x" * (at + count) if at + count < len(found) else "",
+        }
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 100])
+@pytest.mark.parametrize("ascending", [None, True, False])
+def test_pages_of_own_and_stored_models_are_one_order(count: int, ascending: bool | None) -> None:
+    order = [] if ascending is None else [{"field_name": "metrics.acc", "ascending": ascending}]
+    own = ordered_models([model_of(n, OWN, n % 3 / 3 if n > 2 else None) for n in (2, 5, 7)], order)
+    theirs = [model_of(n, REAL, n % 5 / 5 if n > 1 else None) for n in (1, 3, 4, 6, 8)]
+    search = ProjectSearch(ModelStore(*theirs, model_of(5, REAL, 0.9)), "job")  # type: ignore[arg-type]
+    found, token = [], ""
+    while True:
+        request = {"experiment_ids": [OWN], "max_results": count, "order_by": order, "page_token": token}
+        answer = search.models(request, own, {model["info"]["model_id"] for model in own}, set())
+        found += answer["models"]
+        token = answer.get("next_page_token") or ""
+        if not token:
+            break
+    expected = ordered_models([*own, *theirs], order)
+    assert [model["info"]["name"] for model in found] == [model["info"]["name"] for model in expected]
+    assert {model["info"]["experiment_id"] for model in found} == {OWN}
+
+
+@pytest.mark.parametrize("text", ["source_run_id = 'r'", "name = 'x' AND attributes.model_id = 'm-2'"])
+def test_search_for_models_of_own_run_starts_no_server(text: str) -> None:
+    store, own = ModelStore(model_of(1, REAL, 0.5)), [model_of(2, OWN, 0.5)]
+    answer = ProjectSearch(store, "job").models({"experiment_ids": [OWN], "filter": text}, own, {"m-2"}, {"r"})  # type: ignore[arg-type]
+    assert answer == {"models": own} and store.asked == []
 
 
 def test_search_without_server_finds_own_runs() -> None:

@@ -4,11 +4,11 @@ The job's own experiment has the id :data:`~.sink_state.EXPERIMENT_ID` in the jo
 """
 
 import json
-from typing import Any, Callable, List, Optional, Set, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Set, Tuple
 from urllib.parse import quote, urlencode
 
 from . import search
-from .latest import rank
+from .model_search import ordered_models
 from .project_server import UNAVAILABLE, MlflowCall, MlflowResponse, ProjectServer
 from .sink_state import EXPERIMENT_ID
 from .validation import Body, Refusal, missing
@@ -17,20 +17,6 @@ from .validation import Body, Refusal, missing
 _ABOVE = ("mlflow.parentRunId", "mlflow.rootRunId")
 
 _MISSING = "RESOURCE_DOES_NOT_EXIST"
-
-
-def ordered(items: List[Any], order_by: List[str], columns: Callable[[Any], search.Lookup]) -> List[Any]:
-    """Return items in the order of a search; those without a value of a column come last."""
-    for column in reversed(order_by):
-        kind, key, descending = search.order(column)
-        known = [item for item in items if columns(item)(kind, key) is not None]
-        unknown = [item for item in items if columns(item)(kind, key) is None]
-        if kind == "metric":
-            known.sort(key=lambda item: rank(columns(item)(kind, key), descending))
-        else:
-            known.sort(key=lambda item: columns(item)(kind, key), reverse=descending)
-        items = known + unknown
-    return items
 
 
 def run_columns(view: Body) -> search.Lookup:
@@ -91,25 +77,47 @@ class ProjectSearch:
         own_ids
             All runs of the job: the store may have them already.
         """
-        count = int(body.get("max_results") or 1000)
+        only_own = _names_own(body, "tag", _ABOVE, own_ids)
+        return self._merged(_RUNS, body, own, own_ids, only_own)
+
+    def models(self, body: Body, own: List[Body], own_ids: Set[str], own_runs: Set[str]) -> Body:
+        """Return the response to ``logged-models/search``: a page of the job's models and those of the store.
+
+        Parameters
+        ----------
+        own
+            The job's models that match, in order.
+        own_ids
+            All models of the job: the store may have them already.
+        own_runs
+            Ids of the job's runs.
+        """
+        only_own = _names_own(body, "attribute", ("source_run_id", "model_id"), own_ids | own_runs)
+        return self._merged(_MODELS, body, own, own_ids, only_own)
+
+    def _merged(self, kind: "_Search", body: Body, own: List[Body], own_ids: Set[str], only_own: bool) -> Body:
+        """Return a page of a search over the job's own objects and those of the store, in one order."""
+        count = int(body.get("max_results") or kind.page_size)
         taken, token, skip = _token(body.get("page_token"))
-        theirs: List[Body] = []
-        further: Optional[str] = None
-        if token is not None and not _only_own(body, own_ids):
-            answer = self._stored_runs(dict(body, max_results=count, page_token=token))
-            theirs, further = (answer.get("runs") or [])[skip:], answer.get("next_page_token") or None
-        fresh = [self._inward(run) for run in theirs if run["info"]["run_id"] not in own_ids]
-        together = sorted(own[taken:] + fresh, key=_newest)
-        together = ordered(together, body.get("order_by") or [], run_columns)
-        page = together[:count]
-        shown = {run["info"]["run_id"] for run in page}
-        mine = len(shown & own_ids)
-        left = [at for at, run in enumerate(theirs) if run["info"]["run_id"] not in shown | own_ids]
-        result: Body = {"runs": page}
-        if left:
-            result["next_page_token"] = json.dumps([taken + mine, token, skip + left[0]])
-        elif further or taken + mine < len(own):
-            result["next_page_token"] = json.dumps([taken + mine, further, 0])
+        stored: List[Tuple[Body, Optional[str], int]] = []  #: with the token of its page, and its index there
+        if only_own:
+            token = None
+        while token is not None and len(stored) < count:  # fewer could leave out one that comes before an own one
+            answer = self._stored(kind.op, dict(body, max_results=count, page_token=token))
+            items = answer.get(kind.key) or []
+            new = [(item, token, at) for at, item in enumerate(items) if item["info"][kind.id_name] not in own_ids]
+            stored += [entry for entry in new if entry[2] >= skip]
+            token, skip = (answer.get("next_page_token") or None) if items else None, 0
+        merged = [*own[taken:], *(self._inward(item) for item, _, _ in stored)]
+        page = kind.ordered(merged, body)[:count]
+        shown = {item["info"][kind.id_name] for item in page}
+        taken += len(shown & own_ids)
+        result: Body = {kind.key: page}
+        rest = [[place, at] for item, place, at in stored if item["info"][kind.id_name] not in shown]
+        if rest:
+            result["next_page_token"] = json.dumps([taken, *rest[0]])
+        elif token or taken < len(own):
+            result["next_page_token"] = json.dumps([taken, token, 0])
         return result
 
     def joined(self, op: str, key: str, body: Body, own: List[Body], name: str) -> Body:
@@ -135,12 +143,10 @@ class ProjectSearch:
             result["next_page_token"] = answer["next_page_token"]
         return result
 
-    def _stored_runs(self, body: Body) -> Body:
+    def _stored(self, op: str, body: Body) -> Body:
         def found() -> Body:
             experiments = self._experiments(body.get("experiment_ids") or [])
-            return (
-                self.server.json("POST", "runs/search", dict(body, experiment_ids=experiments)) if experiments else {}
-            )
+            return self.server.json("POST", op, dict(body, experiment_ids=experiments)) if experiments else {}
 
         return _if_available(found)
 
@@ -159,10 +165,10 @@ class ProjectSearch:
         found = [self._own_experiment() if one == EXPERIMENT_ID else one for one in ids]
         return [one for one in found if one is not None]
 
-    def _inward(self, run: Body) -> Body:
-        if run["info"]["experiment_id"] == self._real_id:
-            run["info"]["experiment_id"] = EXPERIMENT_ID
-        return run
+    def _inward(self, item: Body) -> Body:
+        if item["info"]["experiment_id"] == self._real_id:
+            item["info"]["experiment_id"] = EXPERIMENT_ID
+        return item
 
     def _outward(self, value: Any) -> Any:
         """Return a body, or a part of it, with the store's id of the job's own experiment."""
@@ -185,6 +191,34 @@ class ProjectSearch:
         return real
 
 
+class _Search(NamedTuple):
+    """A search whose objects are the job's and the store's."""
+
+    op: str
+    #: Name of the list in the response.
+    key: str
+    #: Name of an object's id.
+    id_name: str
+    #: Size of a page if the request has none.
+    page_size: int
+    #: Sorts objects as a request asks.
+    ordered: Callable[[List[Body], Body], List[Body]]
+
+
+def _ordered_runs(runs: List[Body], body: Body) -> List[Body]:
+    return search.ordered(sorted(runs, key=_newest), body.get("order_by") or [], run_columns)
+
+
+_RUNS = _Search("runs/search", "runs", "run_id", 1000, _ordered_runs)
+_MODELS = _Search(
+    "logged-models/search",
+    "models",
+    "model_id",
+    100,
+    lambda views, body: ordered_models(views, body.get("order_by") or []),
+)
+
+
 def _newest(run: Body) -> Tuple[int, str]:
     """Return the key of MLflow's order of runs that equal each other otherwise."""
     return -int(run["info"].get("start_time") or 0), run["info"]["run_id"]
@@ -200,14 +234,14 @@ def _if_available(ask: Callable[[], Body]) -> Body:
         return {}
 
 
-def _only_own(body: Body, own_ids: Set[str]) -> bool:
-    """Return whether a filter asks for runs below a run of the job."""
+def _names_own(body: Body, kind: str, keys: Tuple[str, ...], own_ids: Set[str]) -> bool:
+    """Return whether a filter asks for objects that only the job can have: below one of its runs, or by id."""
     try:
         clauses = search.parse(body.get("filter") or "")
     except ValueError:
         return False
     return any(
-        clause.kind == "tag" and clause.key in _ABOVE and clause.op == "=" and clause.value.strip("'\"") in own_ids
+        clause.kind == kind and clause.key in keys and clause.op == "=" and clause.value.strip("'\"") in own_ids
         for clause in clauses
     )
 

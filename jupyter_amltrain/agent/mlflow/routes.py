@@ -15,12 +15,13 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set,
 from . import search
 from .followed import PARENT, follow
 from .journal import now_ms
-from .project_search import ProjectSearch, ordered
+from .model_search import matching_models, model_view
+from .project_search import ProjectSearch
 from .project_server import MlflowCall
 from .sink_registry import change_of, refuse_own
 from .sink_state import EXPERIMENT_ID, LoggedRun, Recorder, State
 from .sink_traces import found_traces
-from .validation import Body, Refusal, invalid, missing
+from .validation import Body, Refusal, missing
 
 
 def run_view(state: State, run: LoggedRun) -> Body:
@@ -44,71 +45,19 @@ def run_view(state: State, run: LoggedRun) -> Body:
     return {"info": info, "data": data, "inputs": inputs, "outputs": outputs}
 
 
-def model_view(state: State, model_id: str) -> Body:
-    """Return MLflow's ``LoggedModel`` message."""
-    model = state.model(model_id)
-    return {
-        "info": model["info"],
-        "data": {"params": model["params"], "metrics": list(model["metrics"].values())},
-    }
-
-
 def matching_runs(state: State, body: Body) -> List[Body]:
     """Return the job's runs that ``runs/search`` asks for, in order, as MLflow's ``Run`` messages."""
-    clauses = _parsed(body.get("filter"))
     view = body.get("run_view_type") or "ACTIVE_ONLY"
     runs = [
         run
         for run in state.runs.values()
         if run.experiment in (body.get("experiment_ids") or [])
         and (view == "ALL" or run.active == (view == "ACTIVE_ONLY"))
-        and search.matches(clauses, run.column)
     ]
+    runs = search.select(runs, body.get("filter"), lambda run: run.column)
     runs.sort(key=lambda run: -run.start)
-    runs = ordered(runs, body.get("order_by") or [], lambda run: run.column)
+    runs = search.ordered(runs, body.get("order_by") or [], lambda run: run.column)
     return [run_view(state, run) for run in runs]
-
-
-def run_page(body: Body, runs: List[Body]) -> Body:
-    """Return the page of runs that a request names."""
-    at, count = int(body.get("page_token") or 0), int(body.get("max_results") or 1000)
-    answer: Body = {"runs": runs[at : at + count]}
-    if at + count < len(runs):
-        answer["next_page_token"] = str(at + count)
-    return answer
-
-
-def search_models(state: State, body: Body) -> Body:
-    """Return the response to ``logged-models/search``."""
-    clauses = _parsed(body.get("filter"))
-    experiments = body.get("experiment_ids") or []
-    models = [
-        model_view(state, model_id)
-        for model_id, model in state.models.items()
-        if model["info"]["experiment_id"] in experiments and search.matches(clauses, _model_column(model))
-    ]
-    return {"models": models[: int(body.get("max_results") or 100)]}
-
-
-def _parsed(text: Optional[str]) -> List[search.Clause]:
-    try:
-        return search.parse(text or "")
-    except ValueError as error:
-        raise invalid(str(error)) from None
-
-
-def _model_column(model: Body) -> search.Lookup:
-    def column(kind: str, key: str) -> Any:
-        if kind == "metric":
-            values = [p["value"] for (name, _), p in model["metrics"].items() if name == key]
-            return float(values[-1]) if values else None
-        if kind in ("tag", "param"):
-            pairs = model["info"]["tags"] if kind == "tag" else model["params"]
-            return next((p.get("value") for p in pairs if p["key"] == key), None)
-        value = model["info"].get(key)
-        return value.replace("LOGGED_MODEL_", "") if key == "status" and value else value
-
-    return column
 
 
 def _experiment_column(experiment: Body) -> search.Lookup:
@@ -366,19 +315,23 @@ class Sink:
     def _search_runs(self, body: Body) -> Body:
         with self.recorder.lock:
             own, ids = matching_runs(self._state, body), set(self._state.runs)
-        return run_page(body, own) if self._project is None else self._project.runs(body, own, ids)
+        return search.page("runs", own, body, 1000) if self._project is None else self._project.runs(body, own, ids)
 
     def _search_experiments(self, body: Body) -> Body:
-        clauses = _parsed(body.get("filter"))
         with self.recorder.lock:
-            own = [e for e in self._state.experiments.values() if search.matches(clauses, _experiment_column(e))]
+            own = search.select(list(self._state.experiments.values()), body.get("filter"), _experiment_column)
         if self._project is None:
             return {"experiments": own}
         return self._project.joined("experiments/search", "experiments", body, own, "name")
 
     def _search_models(self, body: Body) -> Body:
         with self.recorder.lock:
-            return search_models(self._state, body)
+            own, ids, runs = matching_models(self._state, body), set(self._state.model_ids), set(self._state.runs)
+        return (
+            search.page("models", own, body, 100)
+            if self._project is None
+            else self._project.models(body, own, ids, runs)
+        )
 
     def _history(self, body: Body) -> Body:
         key = str(body.get("metric_key"))

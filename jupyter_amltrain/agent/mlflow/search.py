@@ -1,18 +1,24 @@
-"""Part of MLflow's search grammar that one job's own runs need.
+"""Part of MLflow's search grammar that a job's own objects need.
 
 ``metrics.loss < 0.5 AND tags.kind = 'a' AND attributes.status != 'FAILED'`` and
 ``order_by=["metrics.loss DESC"]`` (https://mlflow.org/docs/latest/search-runs.html).
 """
 
 import re
-from typing import Any, Callable, List, NamedTuple, Tuple
+from typing import Any, Callable, Collection, Dict, List, NamedTuple, Optional, Tuple
+
+from .latest import rank
+from .validation import Body, invalid
 
 #: Looks up a column: (kind, key) -> value or None; kinds: metric, param, tag, attribute.
 Lookup = Callable[[str, str], Any]
 
+#: One column of an order: returns an item's value or None; whether the order is descending.
+SortKey = Tuple[Callable[[Any], Any], bool]
+
 _CLAUSE = re.compile(
     r"""\s*(?:(?P<kind>[A-Za-z_]+)\.)?(?P<key>`[^`]+`|"[^"]+"|[\w.\-/]+)\s*
-    (?P<op>!=|>=|<=|=|>|<|NOT\s+IN\b|IN\b|I?LIKE\b|IS\s+NOT\s+NULL\b|IS\s+NULL\b)\s*
+    (?P<op>!=|>=|<=|=|>|<|NOT\s+IN\b|IN\b|[IR]?LIKE\b|IS\s+NOT\s+NULL\b|IS\s+NULL\b)\s*
     (?P<value>'[^']*'|"[^"]*"|\([^)]*\)|-?[\d.eE+-]+)?\s*(?:AND\s+|$)""",
     re.I | re.X,
 )
@@ -30,6 +36,30 @@ _KINDS = {
 }
 
 
+class SearchColumns(NamedTuple):
+    """Columns of a search that refuses others."""
+
+    #: Kinds of columns by their prefix.
+    kinds: Dict[str, str]
+    #: Names of attributes.
+    attributes: Collection[str]
+
+    def kind(self, prefix: str, key: str) -> str:
+        """Return the kind of a column.
+
+        Raises
+        ------
+        ValueError
+            The search does not have the column.
+        """
+        kind = self.kinds.get(prefix) if prefix else "attribute"
+        if kind is None or (kind == "attribute" and key not in self.attributes):
+            column = prefix + "." + key if prefix else key
+            known = [*sorted(self.attributes), *(one + ".KEY" for one in self.kinds if one.endswith("s"))]
+            raise ValueError(f"This search does not support the column {column!r}. Supported: {', '.join(known)}")
+        return kind
+
+
 class Clause(NamedTuple):
     """One comparison."""
 
@@ -39,8 +69,13 @@ class Clause(NamedTuple):
     value: str
 
 
-def parse(text: str) -> List[Clause]:
+def parse(text: str, columns: Optional[SearchColumns] = None) -> List[Clause]:
     """Parse a filter.
+
+    Parameters
+    ----------
+    columns
+        Columns that are allowed; by default every column, and one of an unknown kind is an attribute.
 
     Raises
     ------
@@ -54,10 +89,41 @@ def parse(text: str) -> List[Clause]:
         if not match:
             raise ValueError(f"Invalid filter string: {text!r} (read up to {text[at:]!r})")
         at = match.end()
-        kind = _KINDS.get((match.group("kind") or "").lower(), "attribute")
+        key, value = match.group("key").strip('`"'), match.group("value") or ""
+        kind = _kind(match.group("kind") or "", key, columns)
         op = re.sub(r"\s+", " ", match.group("op").upper())
-        clauses.append(Clause(kind, match.group("key").strip('`"'), op, match.group("value") or ""))
+        if not value and not op.startswith("IS"):
+            raise ValueError(f"Invalid filter string: {text!r} (no value after {key!r})")
+        clauses.append(Clause(kind, key, op, value))
     return clauses
+
+
+def _kind(prefix: str, key: str, columns: Optional[SearchColumns]) -> str:
+    return columns.kind(prefix, key) if columns else _KINDS.get(prefix.lower(), "attribute")
+
+
+def select(
+    items: List[Any], text: Optional[str], lookup: Callable[[Any], Lookup], columns: Optional[SearchColumns] = None
+) -> List[Any]:
+    """Return the items that a filter holds for.
+
+    Parameters
+    ----------
+    lookup
+        Returns the look-up of an item's columns.
+    columns
+        Columns that are allowed; see :func:`parse`.
+
+    Raises
+    ------
+    Refusal
+        The text is not a filter.
+    """
+    try:
+        clauses = parse(text or "", columns)
+        return [item for item in items if matches(clauses, lookup(item))]
+    except (ValueError, re.error) as error:
+        raise invalid(str(error)) from None
 
 
 def matches(clauses: List[Clause], lookup: Lookup) -> bool:
@@ -80,6 +146,8 @@ def _holds(clause: Clause, value: Any) -> bool:
         pattern = re.escape(text.strip("'\"")).replace("%", ".*").replace("_", ".")
         flags = re.S | (re.I if op == "ILIKE" else 0)
         return re.fullmatch(pattern, str(value), flags) is not None
+    if op == "RLIKE":
+        return re.search(text.strip("'\""), str(value)) is not None
     number = isinstance(value, (int, float))
     expected: Any = float(text.strip("'\"")) if number else text.strip("'\"")
     if op in ("=", "!="):
@@ -89,14 +157,71 @@ def _holds(clause: Clause, value: Any) -> bool:
     return bool(value < expected or (op == "<=" and value == expected))
 
 
-def order(column: str) -> Tuple[str, str, bool]:
-    """Parse ``"metrics.loss DESC"``: kind, key, descending."""
+def order(column: str, columns: Optional[SearchColumns] = None) -> Tuple[str, str, bool]:
+    """Parse ``"metrics.loss DESC"``: kind, key, descending.
+
+    Raises
+    ------
+    ValueError
+        The search does not have the column.
+    """
     text = column.strip()
     descending = False
     match = re.match(r"(.*\S)\s+(ASC|DESC)$", text, re.I)
     if match:
         text, descending = match.group(1), match.group(2).upper() == "DESC"
     head, dot, tail = text.partition(".")
-    if not dot:
-        return "attribute", text.strip('`"'), descending
-    return _KINDS.get(head.lower(), "attribute"), tail.strip('`"'), descending
+    prefix, key = (head, tail.strip('`"')) if dot else ("", text.strip('`"'))
+    return _kind(prefix, key, columns), key, descending
+
+
+def ordered(
+    items: List[Any], order_by: List[str], lookup: Callable[[Any], Lookup], columns: Optional[SearchColumns] = None
+) -> List[Any]:
+    """Return items in the order of a search; those without a value of a column come last.
+
+    Raises
+    ------
+    Refusal
+        The search does not have a column.
+    """
+    try:
+        keys = [order(column, columns) for column in order_by]
+    except ValueError as error:
+        raise invalid(str(error)) from None
+    return sort(items, [(_value_of(kind, key, lookup), descending) for kind, key, descending in keys])
+
+
+def _value_of(kind: str, key: str, lookup: Callable[[Any], Lookup]) -> Callable[[Any], Any]:
+    return lambda item: lookup(item)(kind, key)
+
+
+def sort(items: List[Any], keys: List[SortKey]) -> List[Any]:
+    """Return items sorted by several columns, the first one foremost; those without a value come last."""
+    for value, descending in reversed(keys):
+        known = [(value(item), item) for item in items]
+        unknown = [item for one, item in known if one is None]
+        known = [pair for pair in known if pair[0] is not None]
+        if all(isinstance(one, (int, float)) for one, _ in known):
+            known.sort(key=lambda pair: rank(pair[0], descending))
+        else:
+            known.sort(key=lambda pair: pair[0], reverse=descending)
+        items = [item for _, item in known] + unknown
+    return items
+
+
+def page(key: str, items: List[Any], body: Body, count: int) -> Body:
+    """Return the page of a search that a request names.
+
+    Parameters
+    ----------
+    key
+        Name of the list in the response.
+    count
+        Size of a page if the request has none.
+    """
+    at, count = int(body.get("page_token") or 0), int(body.get("max_results") or count)
+    answer: Body = {key: items[at : at + count]}
+    if at + count < len(items):
+        answer["next_page_token"] = str(at + count)
+    return answer

@@ -69,6 +69,8 @@ class State:
         self.experiments: Dict[str, Body] = {}
         self.runs: Dict[str, LoggedRun] = {}
         self.models: Dict[str, Body] = {}
+        #: Ids of all logged models, deleted ones too.
+        self.model_ids: Set[str] = set()
         self.traces: Dict[str, Body] = {}
         self.registry = sink_registry.Registry()
         #: Metrics of the job's own run that are not from MLflow.
@@ -219,9 +221,9 @@ class State:
             run.metrics[key] = LatestPoint(step, time, value)
         model = self.models.get(point.get("model_id") or "")
         if model is not None:
-            # one point for each data set; MLflow's page shows no more
-            points, place = model["metrics"], (key, point.get("dataset_name"))
-            if place not in points or _place(point) >= _place(points[place]):
+            # one point for each data set; MLflow's page shows no more, and its store sorts by the latest in time
+            points, place = model["metrics"], (key, point.get("dataset_name"), point.get("dataset_digest"))
+            if place not in points or _place(point)[::-1] >= _place(points[place])[::-1]:
                 points[place] = dict(point)
 
     def _params(self, run: LoggedRun, params: List[Body]) -> None:
@@ -270,6 +272,7 @@ class State:
         info["artifact_uri"] = self.uri("models", added["id"], "artifacts")
         info.update(status="LOGGED_MODEL_PENDING", model_type=body.get("model_type") or "")
         info.update(source_run_id=body.get("source_run_id") or "", tags=list(body.get("tags") or []))
+        self.model_ids.add(added["id"])
         self.models[added["id"]] = {
             "info": info,
             "params": list(body.get("params") or []),
