@@ -7,6 +7,7 @@ import json
 import math
 import os
 import tempfile
+import time
 
 import mlflow
 from mlflow import MlflowClient
@@ -196,6 +197,53 @@ step(
     "search_logged_models order",
     lambda: [m.name for m in c.search_logged_models([s["e"]], order_by=[{"field_name": "metrics.acc"}])],
 )
+
+
+def second_model():
+    s["m2"] = c.create_logged_model(s["e"], name="lm2", model_type="t").model_id
+    for value, at, number in ((0.1, 2000, 1), (0.9, 1000, 7)):  # the latest is that of the latest time
+        c.log_metric(s["r"], "sized", value, timestamp=at, step=number, model_id=s["m2"])
+        c.log_metric(s["r"], "sized", 0.5, timestamp=at, step=number, model_id=s["m"])
+    c.log_metric(s["r"], "sized", 0.7, 1500, 3, model_id=s["m"], dataset_name="d", dataset_digest="abc")
+    return c.get_logged_model(s["m2"]).name
+
+
+def models_page():
+    return c.search_logged_models([s["e"]], max_results=1)
+
+
+def models(**how):
+    return [m.name for m in c.search_logged_models([s["e"]], **how)]
+
+
+step("create_logged_model second", second_model)
+step("search_logged_models newest", lambda: models())
+step(
+    "search_logged_models pages",
+    lambda: (lambda p: (len(p), models(page_token=p.token)))(models_page()),
+)
+for number, order in enumerate(
+    (
+        [{"field_name": "creation_timestamp"}],
+        [{"field_name": "creation_time", "ascending": False}],
+        [{"field_name": "name", "ascending": False}],
+        [{"field_name": "metrics.sized"}],
+        [{"field_name": "metrics.sized", "ascending": False}],
+        [{"field_name": "metrics.sized", "dataset_name": "d", "dataset_digest": "abc"}],
+        [{"field_name": "metrics.none"}, {"field_name": "model_type"}],
+        [{"field_name": "params.p"}],
+        [{"field_name": "nothing"}],
+    )
+):
+    step(f"search_logged_models order {number}", lambda order=order: models(order_by=order))
+for text in (
+    "metrics.sized < 0.4", "name = 'lm2'", "model_type = 't'", "params.p = '1'", "tags.a = 'b'", "name LIKE 'lm%'",
+    "creation_timestamp > 5", "attributes.name = 'lm'", "nothing = 'x'", "zzz.m = 'x'", "nonsense ==== 3",
+):  # fmt: skip
+    step(f"search_logged_models {text}", lambda text=text: models(filter_string=text))
+data = [{"dataset_name": "d", "dataset_digest": "abc"}]
+step("search_logged_models dataset", lambda: models(datasets=data))
+step("search_logged_models dataset metric", lambda: models(datasets=data, filter_string="metrics.sized < 0.6"))
 # registry
 step("create_registered_model", lambda: c.create_registered_model("reg", {"a": "b"}, "about").name)
 step("create_registered_model again", lambda: c.create_registered_model("reg"))
@@ -305,11 +353,49 @@ def trace():
 step("start_trace end_trace", trace)
 step("get_trace", lambda: sorted(x.name for x in c.get_trace(s["t"]).data.spans))
 step("search_traces", lambda: len(c.search_traces(locations=[s["e"]])))
+
+
+def second_trace():
+    time.sleep(0.01)
+    with mlflow.start_run(run_id=s["r"], nested=True):
+        span = c.start_trace("tr2", experiment_id=s["e"], tags={"kind": "a b"})
+        time.sleep(0.1)
+        c.end_trace(span.trace_id, status="ERROR")
+        mlflow.flush_trace_async_logging()
+    return bool(keep("t2", span.trace_id))
+
+
+def traces(filter_string=None, **how):
+    found = c.search_traces(locations=[s["e"]], filter_string=filter_string, include_spans=False, **how)
+    return [x.info.tags["mlflow.traceName"] for x in found]
+
+
+def traces_page():
+    return c.search_traces(locations=[s["e"]], max_results=1, include_spans=False)
+
+
+step("start_trace in a run", second_trace)
+step("search_traces pages", lambda: (lambda p: (len(p), traces(page_token=p.token)))(traces_page()))
+for text in (
+    "timestamp > 5", "timestamp_ms < 5", "trace.timestamp_ms >= 5", "status = 'OK'", "trace.status = 'ERROR'",
+    "attributes.status != 'OK'", "status IN ('OK', 'ERROR')", "name = 'tr2'", "trace.name LIKE 'tr%'",
+    "name RLIKE '2$'", f"run_id = '{s.get('r')}'", f"request_metadata.`mlflow.sourceRun` = '{s.get('r')}'",
+    "run_id = 'none'", "tags.kind = 'a b'", "tag.`kind` ILIKE 'A%' AND status = 'ERROR'", "tags.kind IS NULL",
+    "tags.kind IS NOT NULL",
+    "execution_time >= 0", "execution_time_ms < 0", "end_time > 5", "metadata.none = 'x'", "nothing = 'x'",
+    "zzz.m = 'x'", "nonsense ==== 3",
+):  # fmt: skip
+    step(f"search_traces {text.replace(s.get('r', '-'), 'RUN')}", lambda text=text: traces(text))
+for text in (
+    "timestamp", "timestamp_ms DESC", "trace.timestamp ASC", "status", "status DESC", "name DESC",
+    "tags.kind", "nothing", "zzz.m",
+):  # fmt: skip
+    step(f"search_traces order {text}", lambda text=text: traces(order_by=[text]))
 step("set_trace_tag", lambda: (c.set_trace_tag(s["t"], "k", "v"), c.get_trace(s["t"]).info.tags.get("k")))
 step("delete_trace_tag", lambda: (c.delete_trace_tag(s["t"], "k"), c.get_trace(s["t"]).info.tags.get("k")))
 step("link_traces_to_run", lambda: c.link_traces_to_run([s["t"]], s["r"]))
 step("unlink_traces_from_run", lambda: c.unlink_traces_from_run([s["t"]], s["r"]))
-step("delete_traces", lambda: c.delete_traces(s["e"], trace_ids=[s["t"]]))
+step("delete_traces", lambda: c.delete_traces(s["e"], trace_ids=[s["t"], s["t2"]]))
 step("list_webhooks", lambda: len(c.list_webhooks()))
 step("delete_logged_model", lambda: (c.delete_logged_model(s["m"]), [m.name for m in c.search_logged_models([s["e"]])]))
 step("delete_experiment", lambda: (c.delete_experiment(s["e"]), c.get_experiment(s["e"]).lifecycle_stage))

@@ -20,7 +20,7 @@ from .project_search import ProjectSearch
 from .project_server import MlflowCall
 from .sink_registry import change_of, refuse_own
 from .sink_state import EXPERIMENT_ID, LoggedRun, Recorder, State
-from .sink_traces import found_traces
+from .sink_traces import matching_traces
 from .validation import Body, Refusal, missing
 
 
@@ -420,7 +420,7 @@ class Sink:
     def _search_traces(self, body: Body) -> Body:
         """Return the job's traces; those of the project are searched from the notebook."""
         with self.recorder.lock:
-            return {"traces": found_traces(self._state.traces, body)}
+            return matching_traces(self._state.traces, body)
 
 
 _ROUTES: Dict[Tuple[str, str], Callable[[Sink, Body], Any]] = {
