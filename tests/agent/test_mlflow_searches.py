@@ -97,9 +97,9 @@ def test_datasets_limit_models_and_metrics(host: Any) -> None:
     "body",
     [
         {"order_by": by("params.x")},
-        {"order_by": by("colour")},
+        {"order_by": by("color")},
         {"order_by": [{"ascending": True}]},
-        {"filter": "colour = 'red'"},
+        {"filter": "color = 'red'"},
         {"filter": "metrics.acc > 'high'"},
         {"filter": "name ="},
         {"datasets": [{"dataset_digest": "abc"}]},
@@ -170,10 +170,10 @@ def test_traces_have_order_of_request(host: Any, order: list[str], numbers: str)
     [
         {"filter": "span.name = 'x'"},
         {"filter": "feedback.rating = 'good'"},
-        {"filter": "colour = 'red'"},
+        {"filter": "color = 'red'"},
         {"filter": "name RLIKE '('"},
         {"filter": "nonsense ==== 3"},
-        {"order_by": ["colour"]},
+        {"order_by": ["color"]},
         {"order_by": ["span.name"]},
     ],
 )
