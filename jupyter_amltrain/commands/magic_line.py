@@ -85,7 +85,9 @@ def expanded(line: str, expand: Callable[[str], str]) -> str:
 
 
 def _is_pattern(parts: Sequence[str], i: int) -> bool:
-    return parts[i].startswith("--metric=") or (i > 0 and parts[i - 1] == "--metric")
+    # A misspelt flag is reported as one, and not for its places.
+    word, before = parts[i], parts[i - 1] if i else ""
+    return (word.startswith("--metric") and "=" in word) or (before.startswith("--metric") and "=" not in before)
 
 
 def unexpanded(tokens: Iterable[str]) -> list[tuple[str, str]]:

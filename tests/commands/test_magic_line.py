@@ -65,6 +65,28 @@ def test_unclosed_quote_is_refused() -> None:
         magic_line.split("--name 'it")
 
 
+@pytest.mark.parametrize(
+    ("line", "expanded"),
+    [
+        ("--metric 'a=b {value}' --name {x}", "--metric 'a=b {value}' --name X"),
+        ("--metric='a=b {value}' {x}", "--metric='a=b {value}' X"),
+        ("--metric a={value} {x}", "--metric a={value} X"),
+        ("--metrics 'a={value}' {x}", "--metrics 'a={value}' X"),
+        (
+            "--tag a={x} --metric 'a=\\0 {step}'  --metric 'b={value}'",
+            "--tag a=X --metric 'a=\\0 {step}' --metric 'b={value}'",
+        ),
+        ("--name {x} 'open", "--name X 'open"),
+    ],
+)
+def test_variables_are_expanded_but_not_places_of_a_pattern(line: str, expanded: str) -> None:
+    def expand(text: str) -> str:
+        assert "{value}" not in text
+        return text.replace("{x}", "X")
+
+    assert magic_line.expanded(line, expand) == expanded
+
+
 def test_unexpanded_variable_is_refused() -> None:
     magic_line.check_expanded(["lr=0.1", "--param", "x={}", 'x={"a": 1}', "cost=5$"], {})
     with pytest.raises(CommandError, match=r"\$lr"):

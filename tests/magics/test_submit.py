@@ -294,6 +294,7 @@ def test_places_of_metric_pattern_are_no_variables_of_the_notebook(ip: Interacti
 def test_metric_pattern_without_a_place_is_refused(fails: Fails) -> None:
     error = fails("%%aml_submit --metric 'loss=Loss'\nprint(1)")
     assert isinstance(error, CommandError) and error.code == "flag.value"
+    assert "--metric" in str(fails("%%aml_submit --metrics 'loss=Loss {value}'\nprint(1)"))
 
 
 def test_line_in_a_function_has_its_variables(ip: InteractiveShell, cell: Cell) -> None:
