@@ -47,8 +47,15 @@ class TeamQueue:
 
     async def _add(self, run: Run) -> None:
         entry = (run.project, run.tracking_id, run.handle, run.spec.tracking_uri, run.created)
-        await self._loop.offload(team_ledger.add, *entry)
-        self.resume(run.project)
+        pause = MIN_PAUSE_S
+        while not self._closed:
+            try:
+                await self._loop.offload(team_ledger.add, *entry)
+                return self.resume(run.project)
+            except (OSError, AmlTrainError) as error:  # a full disk
+                log.info("%s is not noted for its team's server: %s", run.handle, error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, MAX_PAUSE_S)
 
     @staticmethod
     def project_left() -> str:
@@ -83,8 +90,11 @@ class TeamQueue:
         try:
             while not self._closed:
                 self._wake.clear()
-                if await self._send_all(project):
-                    break
+                try:
+                    if await self._send_all(project):
+                        break
+                except OSError as error:  # the ledger is on a full disk
+                    log.info("runs of %s are not sent: %s", project, error)
                 try:
                     await asyncio.wait_for(self._wake.wait(), pause)
                     pause = MIN_PAUSE_S

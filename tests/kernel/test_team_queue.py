@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from jupyter_amltrain.errors import CommandError, StateError, TargetUnreachable
 from jupyter_amltrain.kernel import team_queue
 from jupyter_amltrain.kernel.team_queue import TeamQueue
 from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.schema.job import JobSpec
+from jupyter_amltrain.schema.run import Run, RunHandle, RunState, RunStatus
 from jupyter_amltrain.state_dir import StateRoot
 from jupyter_amltrain.tracking import team_ledger
 
@@ -87,6 +90,57 @@ def test_server_that_is_away_for_an_hour_gets_each_run_once_in_order(
     away: list[Exception] = [TargetUnreachable("away")] * len(pauses)
     assert sent(loop, tmp_path, [("a", TEAM), ("b", TEAM)], {TEAM: away}) == ["a", "b"]
     assert len(pauses) < 30  # a server that is away is left alone
+
+
+def test_run_that_ends_on_a_full_disk_is_sent_when_there_is_space(
+    loop: LoopThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(team_queue, "MIN_PAUSE_S", 0.01)
+    full = [OSError(errno.ENOSPC, "no space"), StateError("no space")]
+    add = team_ledger.add
+
+    def add_or_fail(*entry: Any) -> None:
+        if full:
+            raise full.pop()
+        add(*entry)
+
+    monkeypatch.setattr(team_ledger, "add", add_or_fail)
+    sender = Sender({})
+    run = Run(
+        handle=RunHandle("local/a"),
+        spec=JobSpec(name="a", tracking_uri=TEAM),
+        status=RunStatus(state=RunState.COMPLETED),
+        created=1.0,
+        project=str(tmp_path),
+        tracking_id="a",
+    )
+
+    async def story() -> None:
+        queue = TeamQueue(loop, StateRoot(tmp_path / "home"))
+        queue._sender = sender  # type: ignore[assignment]
+        queue.add(run)
+        while not sender.sent:
+            await asyncio.sleep(0.01)
+        await queue.close()
+
+    loop.call(story(), 60)
+    assert sender.sent == ["a"] and not full
+
+
+def test_error_that_cannot_be_noted_on_a_full_disk_does_not_end_the_queue(
+    loop: LoopThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(team_queue, "MIN_PAUSE_S", 0.01)
+    update, full = team_ledger.update, [OSError(errno.ENOSPC, "no space")]
+
+    def update_or_fail(project: str, run_id: str, **changes: Any) -> None:
+        if full and "error" in changes:
+            raise full.pop()
+        update(project, run_id, **changes)
+
+    monkeypatch.setattr(team_ledger, "update", update_or_fail)
+    assert sent(loop, tmp_path, [("a", TEAM), ("b", TEAM)], {TEAM: [TargetUnreachable("away")]}) == ["a", "b"]
+    assert not full
 
 
 def test_run_that_a_server_refuses_lets_later_ones_pass(loop: LoopThread, tmp_path: Path) -> None:
