@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from tests.helpers import DEADLINE, api_of, until
+from tests.tiers import thorough
 
 TENSORBOARD = """
 import os, time
@@ -110,7 +111,9 @@ def test_killed_sink_reads_the_files_again_without_repeating(
         pytest.param(LIGHTGBM, {"valid-l2"}, 5, id="lightgbm"),
         pytest.param(OPTUNA, {"value"}, 4, id="optuna"),
         pytest.param(KERAS.replace("VERBOSE", "1"), {"loss", "val_loss"}, 3, id="keras"),
-        pytest.param(KERAS.replace("VERBOSE", "2"), {"loss", "val_loss"}, 3, id="keras in lines"),
+        pytest.param(
+            KERAS.replace("VERBOSE", "2"), {"loss", "val_loss"}, 3, id="keras in lines", marks=pytest.mark.thorough
+        ),
     ],
 )
 def test_printed_metrics_of_library_are_recorded(api: Any, code: str, names: set[str], count: int) -> None:
@@ -121,7 +124,7 @@ def test_printed_metrics_of_library_are_recorded(api: Any, code: str, names: set
         assert steps(run, name) == list(range(first, first + count))
 
 
-@pytest.mark.parametrize("code", [SKLEARN, XGBOOST], ids=["sklearn", "xgboost"])
+@pytest.mark.parametrize("code", [SKLEARN, *thorough(XGBOOST)], ids=["sklearn", "xgboost"])
 def test_autolog_logs_what_mlflow_knows_of_the_library(api: Any, code: str) -> None:
     run = api.submit(code, autolog=True).wait(DEADLINE)
     record = run.record()
