@@ -58,7 +58,7 @@ class _Sender:
         self._thread: Optional[threading.Thread] = None
         self._connection: Any = None
         self._is_urgent = False  #: somebody waits
-        self._is_late = False  #: the sink does not answer at the moment; nobody waits for it
+        self._is_late = False  #: the sink did not answer in time: calls do not wait for it until it does
         self._has_lost = False
 
     def put(self, changes: List[Any], wait_s: float) -> None:

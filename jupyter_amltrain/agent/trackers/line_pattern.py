@@ -10,6 +10,9 @@ from typing import NamedTuple, Optional, Pattern, Tuple
 #: A number as programs print it.
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf)\b|[-+]?NaN\b"
 
+#: Codes of a terminal's colors.
+COLORS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
 #: Names that MLflow takes.
 _NAME = re.compile(r"[\w.\- :/]{1,250}")
 

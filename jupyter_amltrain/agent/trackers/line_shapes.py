@@ -4,6 +4,8 @@ import re
 import shlex
 from typing import Dict, List, Optional, Sequence, Tuple
 
+from .line_pattern import COLORS
+
 #: Lines of one shape from which a proposal is made.
 MIN_LINES = 3
 
@@ -14,7 +16,6 @@ _MAX_SHAPES, _MAX_LINE, _MAX_METRICS = 200, 300, 3
 _MAX_LINES = 20_000
 
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
-_COLORS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 #: What separates the words for a number from what is before them.
 _SEPARATOR = re.compile(r"[\[\](){}|,;<>\"'#*]|\s-+\s|\s{2,}|\t")
 #: Numbers that are no metrics.
@@ -115,7 +116,7 @@ class LineShapes:
         if len(text) > _MAX_LINE or self._lines >= _MAX_LINES:
             return
         self._lines += 1
-        line = _COLORS.sub("", text).strip()
+        line = COLORS.sub("", text).strip()
         numbers = _NUMBER.findall(line)
         if not numbers or len(numbers) > 20:
             return

@@ -4,12 +4,11 @@ import ast
 import re
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from .line_pattern import NUMBER, LinePattern
+from .line_pattern import COLORS, NUMBER, LinePattern
 
 #: Longer lines are data, not metrics; also the limit for the user's patterns.
 MAX_LINE = 2000
 
-_COLORS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _BOOSTING = re.compile(r"^\[(\d+)\]\t(.+)$")
 _BOOSTING_PART = re.compile(r"^(?P<name>[^\t]+?):\s?(?P<value>%s)(?:\s?[-+]\s?[\d.eE-]+)?$" % NUMBER)
 _CATBOOST = re.compile(r"^(\d+):\t(learn|test): ")
@@ -157,7 +156,7 @@ class PrintedLines:
 
     def read(self, text: str) -> Tuple[List[Point], List[Tuple[str, Point]]]:
         """Return the points of the user's patterns in a line, and those of known forms, each with its library."""
-        line = _COLORS.sub("", text)
+        line = COLORS.sub("", text)
         own = [
             Point(pattern.name, *found)
             for pattern, found in ((pattern, pattern.find(line[:MAX_LINE])) for pattern in self._patterns)

@@ -107,7 +107,7 @@ class Follow:
         """Read a file from a position."""
         try:
             reader = READERS[tracker](path)
-        except Exception as error:
+        except Exception as error:  # the package is absent, or of a version with other names
             say({"path": path, "error": "%s: %s" % (type(error).__name__, error)})
             return
         with self.lock:
@@ -127,7 +127,7 @@ class Follow:
                     if len(part) >= PART:
                         say({"path": path, "at": entry[1], "points": part})
                         part = []
-            except Exception as error:
+            except Exception as error:  # a file that the package cannot read; the others go on
                 say({"path": path, "error": "%s: %s" % (type(error).__name__, error)})
                 with self.lock:
                     self.files.pop(path)
