@@ -160,7 +160,7 @@ class MissingDependency(CommandError):
 
 
 class PreflightError(CommandError):
-    """A check before the submission value that the script would fail."""
+    """A check before the submission has found that the script would fail."""
 
 
 class TargetError(AmlTrainError):

@@ -94,6 +94,9 @@ DEFAULT_GRACE = 10.0
 #: Seconds after which the GPUs of a run may be reported as unused, unless the job sets them.
 DEFAULT_GPU_GRACE = 60.0
 
+#: Actions for a job that does not use its GPUs (empty: warn), and forms of its ``CUDA_VISIBLE_DEVICES`` (empty: UUIDs).
+REQUIRE_GPU, GPU_IDS = ("", "stop", "warn"), ("", "uuid", "index")
+
 #: Longer files are rejected: a job can write anything into its folder.
 MAX_JSON_BYTES = 64 << 20
 

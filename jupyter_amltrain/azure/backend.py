@@ -435,16 +435,8 @@ class AzureBackend(Backend, Provisioner):
         size = self.compute.size(spec.resources.instance_type)
         return environments.with_environment(spec, str(getattr(self.target, "env", "")), bool(size and size.gpus))
 
-    def unsupported_reason(self, spec: JobSpec) -> str:
-        """See :meth:`Backend.unsupported_reason`."""
-        try:
-            self._check(spec)
-        except SpecError as error:
-            return str(error)
-        return ""
-
-    def _check(self, spec: JobSpec) -> None:
-        """Raise :class:`SpecError` if this kind of compute cannot run a job."""
+    def check_job(self, spec: JobSpec) -> None:
+        """See :meth:`Backend.check_job`; of a file of ``az ml`` the service checks the rest."""
         kind, resources = self.compute.kind, spec.resources
         if spec.job_type:
             reasons = [job_support.unsupported_type_reason(kind, spec.job_type)]
@@ -457,6 +449,7 @@ class AzureBackend(Backend, Provisioner):
             raise SpecError(reason, code="azure.unsupported", details={"kind": kind})
         if spec.job_type:
             return
+        super().check_job(spec)
         job_body.check(spec, self._place("", spec))
         for name, data in spec.inputs.items():
             if data.upload and (found := data_type_of(data)) != data.type:
@@ -465,7 +458,7 @@ class AzureBackend(Backend, Provisioner):
 
     async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> LaunchPlan:
         """See :meth:`Backend.plan`."""
-        self._check(spec)
+        self.check_job(spec)
         if spec.job_type:
             return await self._plan_yaml(spec, snapshot, run_id)
         job_body.check_files(snapshot)

@@ -164,8 +164,7 @@ def with_environment(body: Mapping[str, Any], environment: str) -> dict[str, Any
 def check(spec: JobSpec, place: JobLocation) -> None:
     """Raise :class:`SpecError` for the first setting that `place` does not support; it names the flag and the field.
 
-    Secrets are rejected because the job's text contains its variables; data, folders and interpreters of this machine
-    because the job runs elsewhere.
+    Data and folders of this machine are rejected because the job runs elsewhere.
     """
     for error in _unsupported(spec, place):
         error.code = error.code or "azure.unsupported"
@@ -173,26 +172,7 @@ def check(spec: JobSpec, place: JobLocation) -> None:
 
 
 def _unsupported(spec: JobSpec, place: JobLocation) -> Iterator[SpecError]:
-    if spec.secrets:
-        yield SpecError(
-            "--secret is not supported on Azure ML: job variables are readable by everyone in the workspace.",
-            hint="Store the secret in the workspace's Key Vault, and read it in the script with"
-            " azure-keyvault-secrets and --identity managed.",
-            field="secrets",
-        )
-    if spec.gpu_ids:
-        yield SpecError(
-            f"--gpu-ids {spec.gpu_ids}: an Azure ML job gets all GPUs of its machine and addresses them by index.",
-            hint="Leave it out.",
-            field="gpu_ids",
-        )
     yield from _unsupported_inputs(spec)
-    if spec.python:
-        yield SpecError(
-            f"--python {spec.python}: an Azure ML job uses the Python of its environment.",
-            hint="Leave it out, and choose an environment with: --env conda.yml",
-            field="python",
-        )
     environment = spec.environment
     if environment.requirements or environment.project or environment.pip:
         flag = f"--pip {environment.pip[0]}" if environment.pip else f"--env {environment.file}"
@@ -213,18 +193,6 @@ def _unsupported(spec: JobSpec, place: JobLocation) -> Iterator[SpecError]:
             "--service: the trials of an Azure ML sweep have no services.",
             hint="Leave it out.",
             field="services",
-        )
-    if spec.metric_lines:
-        yield SpecError(
-            "--metric: on Azure ML the service has the job's output, and its lines are not read for metrics.",
-            hint="Call mlflow.log_metric in the script, or use --autolog.",
-            field="metric_lines",
-        )
-    if spec.share_gpus:
-        yield SpecError(
-            "--share-gpus is not supported on Azure ML: a job does not share its GPUs.",
-            hint="Leave it out.",
-            field="share_gpus",
         )
     if place.own_machines and (spec.tier or spec.resources.instance_type):
         flag = f"--tier {spec.tier}" if spec.tier else f"--instance-type {spec.resources.instance_type}"

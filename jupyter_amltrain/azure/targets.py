@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from jupyter_amltrain.schema.target import ComputeTarget, form_field
+from jupyter_amltrain.schema.target import ComputeTarget, Limit, form_field
 
 RULE = "3 to 24 letters, digits and hyphens, starting with a letter and not ending with a hyphen"
 
@@ -53,6 +54,23 @@ class AzureTarget(ComputeTarget, frozen=True, kw_only=True):
     #: ARM provider and type that `resource_id` must name; empty for any.
     resource_type: ClassVar[str] = ""
     filled_in: ClassVar[frozenset[str]] = frozenset({"workspace"})
+    honors: ClassVar[frozenset[str] | None] = None
+    limits: ClassVar[Mapping[str, Limit]] = {
+        "secrets": Limit(
+            "starts jobs whose variables everyone in the workspace can read",
+            "Store the secret in the workspace's Key Vault, and read it in the script with azure-keyvault-secrets and"
+            " --identity managed.",
+        ),
+        "gpu_ids": Limit("gives a job all GPUs of its machine, by index", "Leave it out."),
+        "share_gpus": Limit("gives a job its GPUs alone", "Leave it out."),
+        "python": Limit(
+            "uses the Python of the job's environment", "Leave it out, and choose an environment with: --env conda.yml"
+        ),
+        "metric_lines": Limit(
+            "has the job's output at the service, and its lines are not read for metrics",
+            "Call mlflow.log_metric in the script, or use --autolog.",
+        ),
+    }
 
     workspace: Annotated[
         str, form_field("Name of a connected workspace; empty: the current one", metavar="WORKSPACE")

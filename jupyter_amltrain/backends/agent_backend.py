@@ -19,7 +19,7 @@ from jupyter_amltrain.backends.agent_environments import AgentEnvironments
 from jupyter_amltrain.backends.agent_files import AgentFiles
 from jupyter_amltrain.backends.base import Backend, LaunchPlan
 from jupyter_amltrain.backends.capabilities import TargetMonitors, TargetSettings
-from jupyter_amltrain.backends.local_limits import unsupported
+from jupyter_amltrain.backends.local_limits import check_machine
 from jupyter_amltrain.backends.past_runs import Key, PastRun, PastRunIndex, listed_fields_of, tracking_of
 from jupyter_amltrain.backends.run_files import damaged_run, file_of, run_of, status_of
 from jupyter_amltrain.backends.streams import STATUS, STREAMS, Chunk, RunEvents, StreamChanges, monitor_of
@@ -126,9 +126,10 @@ class AgentBackend(Backend):
     async def _share_gpus(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
         return await self._transport.call("configure", dict(settings))
 
-    def unsupported_reason(self, spec: JobSpec) -> str:
-        """See :meth:`Backend.unsupported_reason`."""
-        return unsupported(spec, self.target.name, self._machine.has_our_disk, has_agent=True)
+    def check_job(self, spec: JobSpec) -> None:
+        """See :meth:`Backend.check_job`."""
+        super().check_job(spec)
+        check_machine(spec, self.target.name, self._machine.has_our_disk)
 
     def complete_spec(self, spec: JobSpec) -> JobSpec:
         """See :meth:`Backend.complete_spec`; fills in the packages of a built environment, and files to send."""

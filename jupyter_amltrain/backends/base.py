@@ -10,6 +10,7 @@ import msgspec
 
 from jupyter_amltrain.backends.capabilities import ChildReader, NativeSweeps, TargetMonitors, TargetSettings
 from jupyter_amltrain.backends.environments import BuiltEnvironments, NamedEnvironments
+from jupyter_amltrain.backends.honored import check_honored
 from jupyter_amltrain.backends.past_runs import PastRun
 from jupyter_amltrain.backends.run_placement import RunPlacement
 from jupyter_amltrain.backends.streams import Chunk, RunEvents
@@ -86,7 +87,7 @@ class Backend(abc.ABC):
     def complete_spec(self, spec: JobSpec) -> JobSpec:
         """Return the job with the target's defaults filled in; no network.
 
-        Called in a thread before :meth:`unsupported_reason`.
+        Called in a thread before :meth:`check_job`.
 
         Raises
         ------
@@ -95,13 +96,13 @@ class Backend(abc.ABC):
         """
         return spec
 
-    def unsupported_reason(self, spec: JobSpec) -> str:
-        """Return why the target cannot run a job, as one sentence that begins with the flag; empty if it can.
+    def check_job(self, spec: JobSpec) -> None:
+        """Raise :class:`SpecError` if the target cannot run a job; the message begins with the flag.
 
         Called in a thread before anything is sent: it checks `spec`, the target's own fields and the
         submitter's disk, without network calls.
         """
-        return ""
+        check_honored(spec, self.target)
 
     @abc.abstractmethod
     async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> LaunchPlan:

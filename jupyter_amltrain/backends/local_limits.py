@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 
 from jupyter_amltrain.agent.data.cache import is_web_address
+from jupyter_amltrain.backends.honored import Messages, hint_of
 from jupyter_amltrain.errors import SpecError
 from jupyter_amltrain.jobs.environments import docker_args, is_image
 from jupyter_amltrain.jobs.launch import is_downloaded, is_single_process
@@ -15,35 +16,18 @@ from jupyter_amltrain.schema import az_yaml
 from jupyter_amltrain.schema.environment import Environment
 from jupyter_amltrain.schema.inputs import JobInput, is_address
 from jupyter_amltrain.schema.job import JobSpec
-from jupyter_amltrain.schema.target import ComputeTarget
+from jupyter_amltrain.schema.target import MACHINE_LIMITS
 
-#: Flags of a submit without a meaning there, without their dashes; two of them have one together with an image.
-UNSUPPORTED_FLAGS = frozenset(
-    (
-        *("nodes", "instance-type", "shm-size", "docker-args", "derive-env"),
-        *("identity", "service", "priority", "tier"),
-    )
-)
-#: Of these, flags that have a meaning with several machines over SSH.
-_FLAGS_OF_SEVERAL = frozenset(("nodes",))
 #: Version that ``--env NAME`` has if it names none.
 _LATEST = "@latest"
 #: Text that a file of ``az ml`` would have replaced.
 _PLACEHOLDER = re.compile(r"\$\{\{.*?\}\}")
 
 
-def kinds_without(flag: str, targets: Iterable[type[ComputeTarget]]) -> tuple[str, ...]:
-    """Return the kinds of `targets` on which a flag, without its dashes, has no meaning."""
-    if flag not in UNSUPPORTED_FLAGS:
-        return ()
-    kinds = (str(target.__struct_config__.tag) for target in targets if target.single_machine)
-    return tuple(kind for kind in kinds if kind != "ssh" or flag not in _FLAGS_OF_SEVERAL)
-
-
-def unsupported(
-    spec: JobSpec, target: str, has_our_disk: bool = True, *, has_agent: bool = False, machines: int = 1
-) -> str:
-    """Return why the machine `target` cannot run `spec`; empty if it can. Blocks on the disk with the inputs.
+def check_machine(
+    spec: JobSpec, target: str, has_our_disk: bool = True, *, has_agent: bool = True, machines: int = 1
+) -> None:
+    """Raise :class:`SpecError` if the machine `target` cannot run `spec`. Blocks on the disk with the inputs.
 
     Parameters
     ----------
@@ -56,88 +40,47 @@ def unsupported(
     """
     if spec.job_type not in ("", "command"):
         reasons = [reason("local", spec.job_type) for reason in parts("job_types")]
-        return next(filter(None, reasons), f"{target!r} cannot run a job of type {spec.job_type}: use {offers()}.")
-    return next(_reasons(spec, target, has_our_disk, has_agent, machines), "")
+        otherwise = f"{target!r} cannot run a job of type {spec.job_type}: use {offers()}."
+        raise SpecError(next(filter(None, reasons), otherwise))
+    for error in _errors(spec, target, has_our_disk, has_agent, machines):
+        raise error
 
 
-class _Messages:
-    """Builds messages that name a setting as its author wrote it: a flag, or a key of a file of ``az ml``."""
-
-    def __init__(self, spec: JobSpec) -> None:
-        self._job = az_yaml.parse(spec.cell, spec.script_name, spec.notebook_dir) if spec.job_type else None
-
-    def __call__(self, flag: str, keys: Sequence[str], reason: str, hint: str) -> str:
-        """Return one sentence or two.
-
-        Parameters
-        ----------
-        flag, keys
-            The setting's flag in a line, and its keys in a file.
-        """
-        if self._job is None:
-            return f"{flag}: {reason} {hint}"
-        return str(self._job.error(tuple(keys), reason, hint))
-
-    @property
-    def of_file(self) -> bool:
-        return self._job is not None
-
-
-def _reasons(spec: JobSpec, target: str, has_our_disk: bool, has_agent: bool, machines: int) -> Iterator[str]:
-    resources, messages = spec.resources, _Messages(spec)
-    for_service = f"Supported by: {offers()}."
-    distribution = spec.distribution
-    yield from _node_reasons(spec, target, machines, messages)
+def _errors(spec: JobSpec, target: str, has_our_disk: bool, has_agent: bool, machines: int) -> Iterator[SpecError]:
+    messages, distribution = Messages(spec), spec.distribution
+    yield from _node_errors(spec, target, machines, messages)
     if (not has_agent or is_image(spec)) and not is_single_process(spec):
         flag = f"--processes {distribution.processes}" if distribution.processes else "--distribution"
         where = f"a container on {target!r}" if has_agent else f"a run on {target!r}"
         yield messages(flag, ("distribution",), f"{where} is one process.", f"For several processes use {offers()}.")
-    if resources.instance_type:
-        yield messages(
-            f"--instance-type {resources.instance_type}",
-            ("resources", "instance_type"),
-            f"{target!r} is a single machine of fixed size.",
-            f"To choose a size, use {offers()}.",
-        )
-    has_container = has_agent and is_image(spec)
-    no_container = "runs jobs without a container unless --env names an image"
-    settings: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
-        ("--shm-size", ("resources", "shm_size"), "" if has_container else resources.shm_size, no_container),
-        ("--docker-args", ("resources", "docker_args"), "" if has_container else resources.docker_args, no_container),
-        ("--identity", ("identity",), spec.identity, "reads data as you"),
-        (
-            "--service",
-            ("services",),
-            ", ".join(service.partition(":")[0] for service in spec.services),
-            "opens no services of a run",
-        ),
-        ("--priority", ("queue_settings", "priority"), spec.priority, "starts runs in the order of their submission"),
-        ("--tier", ("queue_settings", "job_tier"), spec.tier, "has one kind of machine"),
-    )
-    for flag, keys, value, behavior in settings:
-        if value:
-            yield messages(f"{flag} {value}", keys, f"{target!r} {behavior}.", for_service)
     if spec.job_type:
         yield from _unsupported_keys(spec, target)
     else:
-        yield from _environment_reasons(spec.environment, target, has_agent)
-        if spec.resources.docker_args and has_container:
-            yield from _docker_args_reasons(spec)
-    yield from _data_reasons(spec, target, messages, has_our_disk, has_agent)
+        yield from map(SpecError, _environment_reasons(spec.environment, target, has_agent))
+        if spec.resources.docker_args and has_agent and is_image(spec):
+            docker_args(spec)  # raises for options that cannot be used
+    yield from _data_errors(spec, target, messages, has_our_disk, has_agent)
     if spec.max_restarts and not has_agent:
-        yield f"--max-restarts {spec.max_restarts}: {target!r} starts runs once. Leave it out, or use another target."
+        yield messages(
+            f"--max-restarts {spec.max_restarts}",
+            ("limits",),
+            f"{target!r} starts runs once.",
+            "Leave it out, or use another target.",
+        )
 
 
-def _node_reasons(spec: JobSpec, target: str, machines: int, messages: _Messages) -> Iterator[str]:
+def _node_errors(spec: JobSpec, target: str, machines: int, messages: Messages) -> Iterator[SpecError]:
     """Yield why a job cannot run on several machines."""
     nodes = spec.resources.nodes
     if nodes == 1:
         return
     flag, keys = f"--nodes {nodes}", ("resources", "instance_count")
     if nodes > machines:
-        has = "is one machine" if machines == 1 else f"has {machines} machines"
-        several = "several machines over SSH (%aml_compute attach NAME --kind ssh --host A --host B)"
-        yield messages(flag, keys, f"{target!r} {has}.", f"For more nodes use {several}, or {offers()}.")
+        has, hint = (
+            "is one machine" if machines == 1 else f"has {machines} machines",
+            hint_of(MACHINE_LIMITS["resources.nodes"]),
+        )
+        yield messages(flag, keys, f"{target!r} {has}.", hint)
     elif not spec.distribution.kind:  # a file of `az ml`
         yield messages(flag, keys, "the processes on several machines need a launcher.", "Add distribution: pytorch.")
     elif spec.distribution.kind == "ray":
@@ -180,34 +123,26 @@ def _environment_reasons(environment: Environment, target: str, builds: bool) ->
         )
 
 
-def _docker_args_reasons(spec: JobSpec) -> Iterator[str]:
-    """Yield why options of ``docker run`` cannot be used."""
-    try:
-        docker_args(spec)
-    except SpecError as error:
-        yield str(error)
-
-
-def _unsupported_keys(spec: JobSpec, target: str) -> Iterator[str]:
+def _unsupported_keys(spec: JobSpec, target: str) -> Iterator[SpecError]:
     """Yield settings of a file that a :class:`JobSpec` cannot represent, and placeholders that nothing fills."""
     from jupyter_amltrain.schema.az_yaml_job import fill_bindings, references
 
     job = az_yaml.parse(spec.cell, spec.script_name, spec.notebook_dir)
     for key, has in (("code", spec.source), ("distribution", spec.distribution.kind), ("services", spec.services)):
         if job.doc.get(key) and not has:
-            yield str(job.error((key,), f"{target!r} does not support it.", f"Supported by: {offers()}."))
+            yield job.error((key,), f"{target!r} does not support it.", f"Supported by: {offers()}.")
     for name, data in spec.inputs.items():
         if data.type == "literal" and "${{" in str(data.value):
-            yield str(job.error(("inputs", name), "an input cannot refer to another one.", "Write its value."))
+            yield job.error(("inputs", name), "an input cannot refer to another one.", "Write its value.")
     rest = fill_bindings(spec.command, dict.fromkeys(references(spec.command), ""))
     if unknown := _PLACEHOLDER.search(rest):
         reason = f"unknown placeholder {unknown[0][:80]}."
-        yield str(job.error(("command",), reason, "There are ${{inputs.NAME}} and ${{outputs.NAME}}."))
+        yield job.error(("command",), reason, "There are ${{inputs.NAME}} and ${{outputs.NAME}}.")
 
 
-def _data_reasons(
-    spec: JobSpec, target: str, messages: _Messages, has_our_disk: bool, has_agent: bool
-) -> Iterator[str]:
+def _data_errors(
+    spec: JobSpec, target: str, messages: Messages, has_our_disk: bool, has_agent: bool
+) -> Iterator[SpecError]:
     for name, data in spec.inputs.items():
         if data.type == "literal":
             continue

@@ -20,7 +20,7 @@ from jupyter_amltrain.backends.base import Backend, LaunchPlan
 from jupyter_amltrain.backends.capabilities import TargetMonitors, TargetSettings
 from jupyter_amltrain.backends.environments import BuiltEnvironments
 from jupyter_amltrain.backends.host_events import HostEvents
-from jupyter_amltrain.backends.local_limits import unsupported
+from jupyter_amltrain.backends.local_limits import check_machine
 from jupyter_amltrain.backends.nodes_files import NodesFiles
 from jupyter_amltrain.backends.nodes_submit import NodesSubmit, require_different
 from jupyter_amltrain.backends.past_runs import PastRun
@@ -149,9 +149,10 @@ class NodesBackend(Backend):
         first, *_ = await asyncio.gather(*(host.settings.change(settings) for host in self._hosts))
         return first
 
-    def unsupported_reason(self, spec: JobSpec) -> str:
-        """See :meth:`Backend.unsupported_reason`."""
-        return unsupported(spec, self.target.name, False, has_agent=True, machines=len(self._hosts))
+    def check_job(self, spec: JobSpec) -> None:
+        """See :meth:`Backend.check_job`."""
+        super().check_job(spec)
+        check_machine(spec, self.target.name, has_our_disk=False, machines=len(self._hosts))
 
     def complete_spec(self, spec: JobSpec) -> JobSpec:
         """See :meth:`Backend.complete_spec`."""

@@ -129,7 +129,7 @@ def submit_fields(defaults: Defaults | None = None) -> tuple[Field, ...]:
 @functools.lru_cache(maxsize=1)
 def _fields() -> tuple[Field, ...]:
     actions = submit_actions()
-    from jupyter_amltrain.backends.local_limits import kinds_without
+    from jupyter_amltrain.backends.honored import kinds_without
     from jupyter_amltrain.backends.target_kinds import target_kinds
 
     places = {name: (group, label) for group, labels in _LABELS.items() for name, label in labels.items()}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 from jupyter_amltrain.plugins import BackendKind
-from jupyter_amltrain.schema.target import ComputeTarget, form_field
+from jupyter_amltrain.schema.target import MACHINE_LIMITS, ComputeTarget, Limit, form_field
 
 
 class FakeTarget(ComputeTarget, frozen=True, kw_only=True, tag="fake"):
@@ -16,7 +17,8 @@ class FakeTarget(ComputeTarget, frozen=True, kw_only=True, tag="fake"):
     )
     title: ClassVar[str] = "Demonstration (runs nothing)"
     verb: ClassVar[str] = "create"
-    single_machine: ClassVar[bool] = True
+    honors: ClassVar[frozenset[str] | None] = None
+    limits: ClassVar[Mapping[str, Limit]] = MACHINE_LIMITS
 
     size: Annotated[
         Literal["", "cpu-4", "cpu-32", "gpu-v100", "gpu-8xa100", "gpu-8xh100"],

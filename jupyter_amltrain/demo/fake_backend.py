@@ -14,7 +14,7 @@ import msgspec
 
 from jupyter_amltrain.backends.base import Backend, LaunchPlan
 from jupyter_amltrain.backends.capabilities import TargetMonitors
-from jupyter_amltrain.backends.local_limits import unsupported
+from jupyter_amltrain.backends.local_limits import check_machine
 from jupyter_amltrain.backends.provisioner import Progress, Provisioner, ProvisionState
 from jupyter_amltrain.backends.streams import (
     MONITORS,
@@ -209,9 +209,10 @@ class FakeBackend(Backend, Provisioner):
             if not self._status(life).state.terminal:
                 life.canceled = time.monotonic()
 
-    def unsupported_reason(self, spec: JobSpec) -> str:
-        """See :meth:`Backend.unsupported_reason`; it simulates a machine."""
-        return unsupported(spec, self.target.name)
+    def check_job(self, spec: JobSpec) -> None:
+        """See :meth:`Backend.check_job`; it simulates a machine."""
+        super().check_job(spec)
+        check_machine(spec, self.target.name, has_agent=False)
 
     async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> LaunchPlan:
         """See :meth:`Backend.plan`."""

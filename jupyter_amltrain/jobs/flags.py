@@ -47,6 +47,8 @@ class JobFlag:
     yaml
         The key of an ``az ml`` job file that decides it, empty for none: the flag is not for such a file.
         ``None``: it may stand beside a file.
+    by_kernel
+        Whether the kernel honors it, whatever the target; the others a target must honor (:mod:`.honored`).
     offers, samples
         For the completion: the values that there are; examples of one.
     """
@@ -62,6 +64,7 @@ class JobFlag:
     keyword_help: str = ""
     convert: Callable[[Any], Any] = lambda value: value
     yaml: str | None = ""
+    by_kernel: bool = False
     offers: tuple[str, ...] = ()
     samples: tuple[str, ...] = ()
 
@@ -135,11 +138,11 @@ def _once(flag: str, field: str, value: Any) -> Any:
 
 FLAGS = (
     JobFlag(
-        flag="--source", field="source", metavar="FOLDER", yaml="code",
+        flag="--source", field="source", metavar="FOLDER", yaml="code", by_kernel=True,
         help="include this folder and make it the working folder (.amlignore and .gitignore apply)",
     ),
     JobFlag(
-        flag="--param", field="params", metavar="K=V", type=flag_types.param, repeated=True,
+        flag="--param", field="params", metavar="K=V", type=flag_types.param, repeated=True, by_kernel=True,
         convert=_pairs_of("--param"), yaml=None,
         help="set K before the first line; a script gets --K V as arguments; '${{inputs.data}}' is the path of"
         " --input data",
@@ -147,12 +150,14 @@ FLAGS = (
     ),
     JobFlag(
         flag="--style", field="style", metavar="STYLE", offers=tuple(STYLES), type=flag_types.style, yaml="command",
+        by_kernel=True,
         help="how a script takes parameters: argparse (--k v), flag (--k), hydra (k=v), absl (--k=v), fire, env;"
         " default what its parser is",
     ),
     JobFlag(
         flag="--out", field="out", metavar="NAME", type=flag_types.out_names, repeated=True, convert=_names,
-        yaml="outputs", help="return this variable to the notebook when the script finishes; * for all of the cell",
+        by_kernel=True, yaml="outputs",
+        help="return this variable to the notebook when the script finishes; * for all of the cell",
         keyword_help="names of variables; afterwards run.result(name)",
     ),
     JobFlag(
@@ -190,15 +195,16 @@ FLAGS = (
         help="format of CUDA_VISIBLE_DEVICES in the run; index for tools that parse numbers (DeepSpeed, vLLM)",
     ),
     JobFlag(
-        flag="--name", field="name", yaml=None, help="display name; default the name of the notebook or script",
+        flag="--name", field="name", yaml=None, by_kernel=True,
+        help="display name; default the name of the notebook or script",
     ),
     JobFlag(
-        flag="--experiment", field="experiment", metavar="NAME", yaml=None,
+        flag="--experiment", field="experiment", metavar="NAME", yaml=None, by_kernel=True,
         help="MLflow experiment; default the notebook's name",
     ),
     JobFlag(
         flag="--tag", field="tags", metavar="K=V", type=flag_types.tag, repeated=True,
-        convert=_pairs_of("--tag"), yaml=None,
+        convert=_pairs_of("--tag"), yaml=None, by_kernel=True,
         help="MLflow tag", keyword_help="MLflow tags by name",
     ),
     JobFlag(

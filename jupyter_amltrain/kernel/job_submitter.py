@@ -78,8 +78,7 @@ class JobSubmitter:
         if isinstance(backend.environments, BuiltEnvironments):
             spec = self._names.resolve(spec)
         spec = backend.complete_spec(spec)
-        if reason := backend.unsupported_reason(spec):
-            raise SpecError(reason)
+        backend.check_job(spec)
         if not backend.files.are_local:
             consent = consent_notes(spec, backend.target.name)
             spec = msgspec.structs.replace(spec, notes=tuple(dict.fromkeys((*spec.notes, *consent))))

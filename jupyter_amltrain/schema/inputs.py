@@ -121,7 +121,7 @@ def _invalid(kind: str, name: str, text: str, hint: str = "") -> SpecError:
 def check_data(inputs: Mapping[str, JobInput], outputs: Mapping[str, JobOutput]) -> None:
     """Raise :class:`SpecError` for invalid inputs or outputs.
 
-    The target checks whether they exist (:meth:`Backend.unsupported_reason`).
+    The target checks whether they exist (:meth:`Backend.check_job`).
     """
     _check_names("input", inputs)
     _check_names("output", outputs)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from jupyter_amltrain.agent.protocol import MAX_RESTARTS
+from jupyter_amltrain.agent.protocol import GPU_IDS, MAX_RESTARTS, REQUIRE_GPU
 from jupyter_amltrain.agent.secret_values import looks_secret
 from jupyter_amltrain.errors import SpecError
 from jupyter_amltrain.schema.environment import Environment, check_environment
@@ -20,16 +20,10 @@ from jupyter_amltrain.schema.scaling import ScalingSlice
 from jupyter_amltrain.schema.sweep import Sweep
 from jupyter_amltrain.schema.taken import Taken
 
-__all__ = ["GPU_IDS", "MAX_NAME", "REQUIRE_GPU", "Distribution", "JobSpec", "Resources", "validated"]
+__all__ = ["MAX_NAME", "Distribution", "JobSpec", "Resources", "validated"]
 
 #: Maximum length of a name, set by MLflow names, run folders and process titles.
 MAX_NAME = 64
-
-#: Actions for a job that does not use its GPUs; empty means ``warn``.
-REQUIRE_GPU = ("", "stop", "warn")
-
-#: Format of the job's ``CUDA_VISIBLE_DEVICES``; empty means ``uuid``.
-GPU_IDS = ("", "uuid", "index")
 
 _ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

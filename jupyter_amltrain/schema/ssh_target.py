@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 import msgspec
 
-from jupyter_amltrain.schema.target import ComputeTarget, form_field
+from jupyter_amltrain.schema.target import SERVICE_LIMITS, ComputeTarget, Limit, form_field
 
 _RESOURCE_ID = re.compile(
     "/subscriptions/[^/]+/resourceGroups/[^/]+/providers/Microsoft.Compute/virtualMachines/[^/]+", re.IGNORECASE
@@ -26,7 +27,8 @@ class SshTarget(ComputeTarget, frozen=True, kw_only=True, tag="ssh"):
     summary: ClassVar[str] = "A Linux machine that SSH reaches, with Python 3.8 or newer."
     title: ClassVar[str] = "Machine over SSH"
     verb: ClassVar[str] = "attach"
-    single_machine: ClassVar[bool] = True
+    honors: ClassVar[frozenset[str] | None] = None
+    limits: ClassVar[Mapping[str, Limit]] = SERVICE_LIMITS
     filled_in: ClassVar[frozenset[str]] = frozenset(
         {"python", "workdir", "azure_workspace", "address", "accept_host_key", "node_dirs"}
     )

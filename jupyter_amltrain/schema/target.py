@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, cast
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, NamedTuple, cast
 
 import msgspec
 
@@ -25,6 +26,28 @@ def form_field(
     return msgspec.Meta(description=description, extra=extra, **cast(Any, bounds))
 
 
+class Limit(NamedTuple):
+    """Why targets of a kind do not honor a field of a job.
+
+    Attributes
+    ----------
+    reason
+        A phrase after the target's name: ``has one kind of machine``.
+    hint
+        What to do; empty to name the targets that honor the field. ``{offers}`` stands for those in it.
+    with_image
+        Whether a job in an image has the field honored.
+    """
+
+    reason: str
+    hint: str = ""
+    with_image: bool = False
+
+    def sentence(self, target: str) -> str:
+        """Return the reason as a sentence about a target."""
+        return f"{target!r} {self.reason}."
+
+
 class ComputeTarget(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
     """Named target that runs jobs. Subclasses add the fields of their backend.
 
@@ -39,8 +62,11 @@ class ComputeTarget(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind")
     title: ClassVar[str] = ""
     verb: ClassVar[str] = ""
 
-    #: Whether each target is one machine with our agent: the flags of services have no meaning there.
-    single_machine: ClassVar[bool] = False
+    #: Fields of a job that the backend acts on, as paths: ``timeout``, ``resources.gpus``. ``None``: all but those in
+    #: `limits`. A flag that is not honored is refused before the submit.
+    honors: ClassVar[frozenset[str] | None] = frozenset()
+    #: Why a field is not honored; a field that is absent here gets a sentence without a reason.
+    limits: ClassVar[Mapping[str, Limit]] = {}
 
     #: Fields that the backend fills in where they are empty.
     filled_in: ClassVar[frozenset[str]] = frozenset()
@@ -60,12 +86,37 @@ class ComputeTarget(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind")
         return {}
 
 
+_NO_CONTAINER = Limit("runs jobs without a container unless --env names an image", with_image=True)
+
+#: Limits of a single machine, or of several that SSH reaches, with our agent: what only a service has.
+SERVICE_LIMITS: Mapping[str, Limit] = {
+    "resources.instance_type": Limit("is a single machine of fixed size", "To choose a size, use {offers}."),
+    "resources.shm_size": _NO_CONTAINER,
+    "resources.docker_args": _NO_CONTAINER,
+    "environment.derive": Limit("derives no environment from one of a workspace"),
+    "identity": Limit("reads data as you"),
+    "services": Limit("opens no services of a run"),
+    "priority": Limit("starts runs in the order of their submission"),
+    "tier": Limit("has one kind of machine"),
+}
+#: Limits of one machine with our agent.
+MACHINE_LIMITS: Mapping[str, Limit] = {
+    "resources.nodes": Limit(
+        "is one machine",
+        "For more nodes use several machines over SSH (%aml_compute attach NAME --kind ssh --host A --host B), or"
+        " {offers}.",
+    ),
+    **SERVICE_LIMITS,
+}
+
+
 class LocalTarget(ComputeTarget, frozen=True, kw_only=True, tag="local"):
     """Target of kind ``local``."""
 
     summary: ClassVar[str] = "This machine: the embedded default."
     title: ClassVar[str] = "This machine"
-    single_machine: ClassVar[bool] = True
+    honors: ClassVar[frozenset[str] | None] = None
+    limits: ClassVar[Mapping[str, Limit]] = MACHINE_LIMITS
 
     python: Annotated[str, form_field("Interpreter of the jobs; empty: the kernel's own")] = ""
 

@@ -385,7 +385,7 @@ class TestAzureBackend(BackendContract):
             spec, snapshot = job("refused", "print(1)\n", **more)
             with pytest.raises(SpecError) as caught:
                 call(backend.plan(spec, snapshot, "refused-1"))
-            assert caught.value.field == field and str(caught.value) == backend.unsupported_reason(spec)
+            assert caught.value.field == field
 
     @pytest.mark.thorough
     def test_other_kernel_finds_spec_log_and_outputs(

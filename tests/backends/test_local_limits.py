@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.backends.local_limits import unsupported
+from jupyter_amltrain.backends.honored import check_honored
+from jupyter_amltrain.backends.local_limits import check_machine
 from jupyter_amltrain.errors import SpecError
 from jupyter_amltrain.jobs.launch import TargetMachine, launch_plan
 from jupyter_amltrain.kernel.controller import Controller
@@ -17,7 +18,19 @@ from jupyter_amltrain.schema import az_yaml, az_yaml_job
 from jupyter_amltrain.schema.environment import Environment
 from jupyter_amltrain.schema.inputs import JobInput, JobOutput
 from jupyter_amltrain.schema.job import Distribution, JobSpec, Resources
+from jupyter_amltrain.schema.target import LocalTarget
 from jupyter_amltrain.state_dir import StateRoot
+
+
+def unsupported(spec: JobSpec, target: str) -> str:
+    """Why a machine without an agent cannot run a job."""
+    try:
+        check_honored(spec, LocalTarget(name=target))
+        check_machine(spec, target, has_agent=False)
+    except SpecError as error:
+        return str(error)
+    return ""
+
 
 CASES: list[tuple[dict[str, Any], str]] = [
     ({"resources": Resources(nodes=2)}, "--nodes 2: 'local' is one machine."),

@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_amltrain.backends.local_limits import unsupported
+from jupyter_amltrain.backends.honored import check_honored
 from jupyter_amltrain.commands import magic_line
 from jupyter_amltrain.commands.forms import BASIC_FIELDS, compose, submit_actions, submit_fields
 from jupyter_amltrain.commands.magic_line import quote, words
 from jupyter_amltrain.commands.submit import parse_submit
+from jupyter_amltrain.errors import SpecError
+from jupyter_amltrain.schema.target import LocalTarget
 
 TEXT = st.text(st.characters(min_codepoint=32, exclude_categories=("Cs", "Cc", "Zl", "Zp")), min_size=1, max_size=30)
 
@@ -60,8 +62,10 @@ def test_fields_not_for_local_are_those_that_local_refuses() -> None:
         line = f"--{name}={value}".removesuffix("=")
         if name == "derive-env":
             line += " --env conda@latest"
-        assert unsupported(spec_of(f"%%aml_submit {line}"), "local"), line
-    assert not unsupported(spec_of("%%aml_submit --param lr=1 --timeout 1m --tag a=b --out a --env-var A=b"), "local")
+        with pytest.raises(SpecError):
+            check_honored(spec_of(f"%%aml_submit {line}"), LocalTarget(name="local"))
+    others = "--param lr=1 --timeout 1m --tag a=b --out a --env-var A=b"
+    check_honored(spec_of(f"%%aml_submit {others}"), LocalTarget(name="local"))
 
 
 def test_submit_form_and_line_round_trip_is_equal() -> None:

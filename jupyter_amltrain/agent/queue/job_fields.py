@@ -10,10 +10,9 @@ from ..data import uploads as data_uploads
 from ..distributed import gang, launchers
 from ..environments import docker
 from ..environments import environment_store as environments
-from ..protocol import DEFAULT_GPU_GRACE, DEFAULT_GRACE, SCHEMA, AgentError, valid_run_id
+from ..protocol import DEFAULT_GPU_GRACE, DEFAULT_GRACE, GPU_IDS, REQUIRE_GPU, SCHEMA, AgentError, valid_run_id
 from ..supervise import attempts, code_place, measured_slice
 from .gpu_users import MAX_ANCESTORS
-from .visible_gpus import GPU_IDS
 
 #: Environment variable of a submitter that is equivalent to --share-gpus.
 SHARE_VARIABLE = "AMLTRAIN_SHARE_GPUS"
@@ -132,7 +131,7 @@ FIELDS = {
                      "timeout must be a number of seconds, got %r.", spec="timeout"),
     "grace": JobField(_MAYBE, default_grace, lambda value: 0 <= value < 1e6,
                    "grace must be a number of seconds, got %r."),
-    "require_gpu": JobField(str, str, lambda value: value in ("", "warn", "stop"),
+    "require_gpu": JobField(str, str, lambda value: value in REQUIRE_GPU,
                          "require_gpu must be warn or stop, got %r.", spec="require_gpu"),
     "gpu_grace": JobField(_MAYBE, default_gpu_grace, lambda value: 0 < value < 1e10,
                        "gpu_grace must be a number of seconds, got %r.", spec="gpu_grace"),

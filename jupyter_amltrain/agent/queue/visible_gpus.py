@@ -10,16 +10,14 @@ from __future__ import annotations
 import re
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-from ..protocol import MARK, AgentError
+from ..protocol import GPU_IDS, MARK, AgentError
 from ..telemetry.gpu_names import gpu_name
 
 VARIABLE, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 PCI_ORDER = "PCI_BUS_ID"
 #: In the environment of a run: value of the variable for its submitter, for jobs that the run submits.
 SUBMITTER_VARIABLE = "AMLTRAIN_CUDA_VISIBLE_DEVICES"
-#: Forms in which a job gets its GPUs: UUIDs (the default) or indices.
-UUID, INDEX = "uuid", "index"
-GPU_IDS = ("", UUID, INDEX)
+_, UUID, INDEX = GPU_IDS
 
 _NUMBER = re.compile(r"\s*([+-]?\d+)")
 #: Name of an instance in drivers before R470: UUID of its GPU and ids of both instances.

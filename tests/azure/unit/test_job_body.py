@@ -163,12 +163,8 @@ def test_job_body_has_environment() -> None:
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
-        ({"secrets": ("TOKEN",)}, "secrets"),
-        ({"gpu_ids": "uuid"}, "gpu_ids"),
         ({"inputs": {"d": JobInput(path="/tmp/d")}}, "inputs"),
-        ({"python": "/usr/bin/python3"}, "python"),
         ({"resources": Resources(gpus=8)}, "resources.gpus"),
-        ({"share_gpus": True}, "share_gpus"),
     ],
 )
 def test_setting_that_azure_does_not_have_is_refused_with_its_field(fields: dict[str, Any], field: str) -> None:

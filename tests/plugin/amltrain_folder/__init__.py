@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 from jupyter_amltrain.plugins import BackendKind
-from jupyter_amltrain.schema.target import ComputeTarget, form_field
+from jupyter_amltrain.schema.target import MACHINE_LIMITS, ComputeTarget, Limit, form_field
 
 
 class FolderTarget(ComputeTarget, frozen=True, kw_only=True, tag="folder"):
@@ -14,7 +15,8 @@ class FolderTarget(ComputeTarget, frozen=True, kw_only=True, tag="folder"):
     summary: ClassVar[str] = "This machine, with the runs in a folder of its own."
     title: ClassVar[str] = "Folder"
     verb: ClassVar[str] = "attach"
-    single_machine: ClassVar[bool] = True
+    honors: ClassVar[frozenset[str] | None] = None
+    limits: ClassVar[Mapping[str, Limit]] = MACHINE_LIMITS
 
     folder: Annotated[str, form_field("Folder for the runs", metavar="PATH")]
     nice: Annotated[int, form_field("Niceness of the jobs", metavar="N", ge=0, le=19, advanced=True)] = 0
