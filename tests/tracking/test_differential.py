@@ -33,6 +33,7 @@ def test_program_logs_same_as_with_file_store(tmp_path: Path, part: int) -> None
     assert not differences(tmp_path, dict(list(PLAIN.items())[part::3]))
 
 
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "names", [["model between metrics", "several models"], pytest.param(None, marks=pytest.mark.thorough)]
 )
