@@ -56,7 +56,11 @@ def notebook(page: Page, lab: LabServer) -> NotebookPage:
 def test_mlflow_of_output_opens_team_page(notebook: NotebookPage, page: Page, team: TeamServer, shots: Path) -> None:
     notebook.cell(f"%config AMLTrain.tracking_uri = '{team.uri}'")
     notebook.cell("%%aml_submit --target local --name ours --wait\nimport mlflow\nmlflow.log_metric('f1', 0.5)")
-    notebook.cell("import mlflow\nprint(len(mlflow.search_runs(search_all_experiments=True)), 'at the team')")
+    # The cell after a run's end waits a bounded time for the server; a busy machine may need longer.
+    notebook.cell(
+        "import mlflow, time\nfor _ in range(120):\n    found = len(mlflow.search_runs(search_all_experiments=True))\n"
+        "    if found: break\n    time.sleep(0.5)\nprint(found, 'at the team')"
+    )
     eventually("the cell's text", lambda: "1 at the team" in notebook.outputs_text())
     notebook.cell("%aml_runs show ours")
     page.screenshot(path=shots / "team-notebook.png")
