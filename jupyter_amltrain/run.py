@@ -241,7 +241,7 @@ class TrackedRun:
         child = self.child(step).id if step else ""
         data = controller().loop.call(controller().logs(self.handle, limit, child, rank or 0), None)
         text = data.decode("utf-8", "replace")
-        return text if tail is None else "\n".join(text.splitlines()[-tail:])
+        return text if tail is None else "\n".join(text.removesuffix("\n").split("\n")[-tail:])
 
     @property
     def parent(self) -> TrackedRun | None:

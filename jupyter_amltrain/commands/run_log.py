@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 #: Maximum size of a log that is printed whole; of a larger log the start and the end are printed (bytes).
 MAX_LOG_BYTES = 200_000
 _LOG_HEAD_BYTES = 20_000
+#: Bytes that a line of the end of a log is taken to have: a progress bar may write many for one line.
+_TAIL_LINE_BYTES = 4096
 #: Pause between two reads of a followed log (seconds).
 _FOLLOW_INTERVAL_S = 0.25
 #: Bytes of a followed log that are read again before the new ones: a difference shows that the job rewrote the log.
@@ -40,6 +42,7 @@ def _flags(parser: Parser) -> None:
         type=flag_types.count,
         help="log of one process of a distributed run; default all, marked",
     )
+    parser.flag("--raw", action="store_true", help="as written, with each refresh of a progress bar")
     parser.flag("--step", metavar="NAME", help="log of one step or trial, by its name or id")
 
 
@@ -57,7 +60,7 @@ def _logs(args: argparse.Namespace, context: Context) -> Result:
             hint=f"Ranks: 0 to {ranks - 1}." if ranks > 1 else "Leave --rank out.",
         )
     if not args.follow:
-        text = child_log_text(run, args.step, tail) if args.step else log_text(run, tail, rank)
+        text = child_log_text(run, args.step, tail, args.raw) if args.step else log_text(run, tail, rank, args.raw)
         return Result(text, verbatim=True, notice="" if text.strip("\n") else no_log_text(run))
     try:
         if args.step:
@@ -80,34 +83,46 @@ LOGS = Command(
 )
 
 
-def log_text(run: TrackedRun, tail: int | None = None, rank: int | None = None) -> str:
+def log_text(run: TrackedRun, tail: int | None = None, rank: int | None = None, raw: bool = False) -> str:
     """Return the log as a terminal would show it; of a long log the start, the end and the path.
 
     Without a rank, the logs of all processes follow one after another, marked.
+
+    Parameters
+    ----------
+    raw
+        Return what the job has written, with each refresh of a progress bar.
     """
-    from jupyter_amltrain.kernel.streams import collapse
+    from jupyter_amltrain.kernel.terminal_screen import shown
     from jupyter_amltrain.run import marked
 
     if rank is None and (ranks := run.status.ranks) > 1:
-        return "".join(marked(log_text(run, tail, one), one) for one in range(ranks))
-    rank = rank or 0
+        return "".join(marked(log_text(run, tail, one, raw), one) for one in range(ranks))
+    show = str if raw else shown
+    limit = MAX_LOG_BYTES if tail is None else max(MAX_LOG_BYTES, tail * _TAIL_LINE_BYTES)
+    data, size = run.read_log(-limit, limit, rank or 0)
     if tail is not None:
-        return collapse(run.logs(tail=tail, rank=rank)) if tail else ""
-    path = run.log_path
-    data, size = run.read_log(-MAX_LOG_BYTES, MAX_LOG_BYTES, rank)
+        text = data.decode("utf-8", "replace")
+        return _last_lines(show(text if size <= limit else text.partition("\n")[2] or text), tail)
     if size <= MAX_LOG_BYTES:
-        return collapse(data.decode("utf-8", "replace"))
-    head = run.read_log(0, _LOG_HEAD_BYTES, rank)[0].decode("utf-8", "replace").rpartition("\n")[0]
+        return show(data.decode("utf-8", "replace"))
+    head = run.read_log(0, _LOG_HEAD_BYTES, rank or 0)[0].decode("utf-8", "replace").rpartition("\n")[0]
     end = data[_LOG_HEAD_BYTES:].decode("utf-8", "replace").partition("\n")[2]
-    gap = f"... {bytes_text(size - MAX_LOG_BYTES)} omitted; the whole log: {path} ..."
-    return f"{collapse(head)}\n{gap}\n{collapse(end)}"
+    gap = f"... {bytes_text(size - MAX_LOG_BYTES)} omitted; the whole log: {run.log_path} ..."
+    return f"{show(head)}\n{gap}\n{show(end)}"
 
 
-def child_log_text(run: TrackedRun, step: str, tail: int | None = None) -> str:
+def child_log_text(run: TrackedRun, step: str, tail: int | None = None, raw: bool = False) -> str:
     """Return the log of a step or trial as a terminal would show it."""
-    from jupyter_amltrain.kernel.streams import collapse
+    from jupyter_amltrain.kernel.terminal_screen import shown
 
-    return collapse(run.logs(tail, step)) if tail != 0 else ""
+    text = run.logs(step=step) if raw else shown(run.logs(step=step))
+    return text if tail is None else _last_lines(text, tail)
+
+
+def _last_lines(text: str, count: int) -> str:
+    lines = text.removesuffix("\n").split("\n")
+    return "\n".join(lines[-count:]) if count else ""
 
 
 def follow_child(run: TrackedRun, step: str, write: Callable[[str], Any], tail: int | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import itertools
 import json
 import math
@@ -14,6 +15,7 @@ import msgspec
 
 from jupyter_amltrain.agent.mlflow.journal import parse, well_formed
 from jupyter_amltrain.agent.mlflow.latest import LatestPoint
+from jupyter_amltrain.kernel.terminal_screen import TerminalScreen
 
 #: Maximum bytes of a line; longer ones are skipped, because a line is held in memory until its end.
 MAX_LINE_BYTES = 16 << 20
@@ -208,18 +210,17 @@ def _objects(value: Any) -> Iterator[dict[str, Any]]:
 
 
 class LogWindow:
-    """The last :data:`LOG_WINDOW_BYTES` bytes of a log."""
+    """The end of a log: its last :data:`LOG_WINDOW_BYTES` bytes, and the lines that a terminal shows of it."""
 
     def __init__(self) -> None:
-        self._window = b""
-        self._lines = 0
-        self._whole = True
-        self.bytes = 0
-        self.restarts = 0  #: number of times the job has rewritten its log
+        self.restarts = -1  #: number of times the job has rewritten its log
+        self.restart()
 
     def restart(self) -> None:
         """Restart at byte 0, because the job has rewritten its log."""
-        self._window, self._lines, self._whole, self.bytes = b"", 0, True, 0
+        self._window, self._whole, self.bytes = b"", True, 0
+        self._screen = TerminalScreen(LOG_WINDOW_BYTES)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.restarts += 1
 
     def last(self, count: int) -> bytes:
@@ -231,35 +232,25 @@ class LogWindow:
         if end - len(data) != self.bytes:
             self._whole = False
             self._window = b""
-        self._lines += data.count(b"\n")
+            self._screen.restart()
+            self._decoder.reset()
+            data = data.partition(b"\n")[2] or data  # the rest of a line
+        self._screen.feed(self._decoder.decode(data))
         self._window = (self._window + data)[-LOG_WINDOW_BYTES:]
         self.bytes = end
 
     def tail(self, limit: int = LOG_TAIL) -> tuple[str, int]:
         """Return the last `limit` characters as whole lines, and the number of lines before them (0: unknown)."""
-        text = collapse(self._window.decode("utf-8", "replace"))
-        if self.restarts and self.bytes == len(self._window):
+        lines = self._screen.lines()
+        first, chars = len(lines), 0
+        while first > 0 and chars + len(lines[first - 1]) + 1 <= limit + 1:
+            first -= 1
+            chars += len(lines[first]) + 1
+        text = "\n".join(lines[first:]) if chars else lines[-1][-limit:]
+        hidden = self._screen.first + first
+        if hidden == 0 and self.restarts and self._whole:
             text = LOG_RESTARTED + text
-        if len(text) > limit or self.bytes > len(self._window):
-            cut = text[-limit:]
-            text = cut[cut.find("\n") + 1 :] if "\n" in cut[:-1] else cut
-        hidden = self._lines - text.removeprefix(LOG_RESTARTED).count("\n") if self._whole else 0
-        return text, max(hidden, 0)
-
-
-def collapse(text: str) -> str:
-    """Reduce every line to what a terminal shows after carriage returns (``\\r``)."""
-    if "\r" not in text:
-        return text
-    lines = text.split("\n")
-    for i, line in enumerate(lines):
-        if "\r" in line:
-            shown = ""
-            for part in line.split("\r"):
-                if part:
-                    shown = part + shown[len(part) :]
-            lines[i] = shown
-    return "\n".join(lines)
+        return text, hidden if self._whole else 0
 
 
 def downsample(

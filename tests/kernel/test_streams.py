@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_amltrain.kernel.streams import IncrementalDownsampler, LogWindow, MetricLog, collapse, downsample
+from jupyter_amltrain.kernel.streams import IncrementalDownsampler, LogWindow, MetricLog, downsample
 
 
 def _point(run: str, value: float, timestamp: int) -> dict[str, object]:
@@ -127,10 +127,20 @@ def test_log_window_invalid_utf8_is_replaced() -> None:
     assert window.tail()[0] == "ok \ufffd\ufffd\n"
 
 
-def test_carriage_return_collapses_as_in_terminal() -> None:
-    assert collapse("  0%\r 50%\r100%\ndone\n") == "100%\ndone\n"
-    assert collapse("abcdef\rXY\n") == "XYcdef\n"
-    assert collapse("windows\r\n") == "windows\n"
+def test_log_window_keeps_lines_above_a_bar_of_any_length() -> None:
+    window = LogWindow()
+    at = 0
+    for data in (b"start\n", *(b"\r%5d of 9000 " % i + b"#" * 40 for i in range(9000))):
+        at += len(data)
+        window.feed(data, at)
+    assert window.tail() == ("start\n 8999 of 9000 " + "#" * 40, 0)
+
+
+def test_log_window_decodes_characters_across_reads() -> None:
+    window, data = LogWindow(), "é日本\n".encode()
+    for at in range(len(data)):
+        window.feed(data[at : at + 1], at + 1)
+    assert window.tail()[0] == "é日本\n"
 
 
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=False), min_size=1, max_size=3000))
