@@ -16,9 +16,10 @@ from jupyter_amltrain.backends.streams import Chunk
 from jupyter_amltrain.errors import AmlTrainError, ResultMissing
 from jupyter_amltrain.jobs import left_out
 from jupyter_amltrain.jobs.launch import FINAL_EXIT_CODE
+from jupyter_amltrain.kernel.log_errors import last_line
 from jupyter_amltrain.kernel.mlflow_queue import MlflowImportQueue
 from jupyter_amltrain.kernel.observers import RunObservers
-from jupyter_amltrain.kernel.outcome_text import failure_reason, last_line
+from jupyter_amltrain.kernel.outcome_text import failure_reason
 from jupyter_amltrain.kernel.result_files import result_files, result_models
 from jupyter_amltrain.kernel.run_row import stream_summary_of
 from jupyter_amltrain.kernel.store import Entry, RunStore

@@ -8,85 +8,23 @@ from collections.abc import Mapping
 
 import msgspec
 
-from jupyter_amltrain.agent.protocol import RESTART_PREFIX
 from jupyter_amltrain.agent.supervise.outcome import cause_in_log
 from jupyter_amltrain.errors import AmlTrainError, RunCanceled, RunFailed, RunLost, SubmitError
 from jupyter_amltrain.jobs.requirements import package_of
+from jupyter_amltrain.kernel.log_errors import (
+    cell_line,
+    last_complaint,
+    last_error,
+    last_text,
+    log_of_last_attempt,
+)
 from jupyter_amltrain.schema.run import Run, RunState, RunStatus
 
-_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
-_ERROR = re.compile(r"^(?P<kind>[A-Za-z_][\w.]*)(?:: (?P<text>.*))?$")
-#: Python 3.13 can color its tracebacks; PyTorch writes the rank before each line.
-_AROUND = re.compile(r"\x1b\[[0-9;]*m|^\[rank\d+\]: ?", re.MULTILINE)
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
-#: How parsers of arguments begin what they complain about, and the exit codes that they end with.
-_COMPLAINT = re.compile(
-    r"^[\w./-]+: (?:error: |No module named |Error while finding module )|^(?:Usage )?[Ee]rror: |^ERROR: "
-    r"|^Could not override |^Error merging override "
-)
+#: Exit codes of parsers of arguments that complain.
 USAGE_CODES = (1, 2)
-#: Lines at the end of a log in which such a complaint stands.
-_COMPLAINT_LINES = 12
 #: Lines of log that an error shows.
 TAIL_LINES = 12
-
-
-def cell_line(run: Run, log: str) -> int | None:
-    """Return the cell's line of the last traceback in `log`; ``None`` without a traceback.
-
-    The innermost frame in the submitted script counts, because the user can change that line.
-    """
-    log = _AROUND.sub("", log)
-    start = log.rfind("Traceback (most recent call last):")
-    start = max(start, log.rfind("  File ") if start < 0 else start)
-    if start < 0:
-        return None
-    lines = [int(m["line"]) for m in _FRAME.finditer(log, start) if _is_script(m["file"], run.spec.script_name)]
-    return lines[-1] - run.spec.line_offset if lines else None
-
-
-def _is_script(file: str, name: str) -> bool:
-    """Whether a frame's file is the submitted script: in ``source/``, or where a service put the code."""
-    file = file.replace("\\", "/")
-    if file.endswith(f"source/{name}") or file == name:
-        return True
-    return file.endswith(f"/{name}") and "/site-packages/" not in file and "/lib/python" not in file
-
-
-def log_of_last_attempt(log: str) -> str:
-    """Return the part of a log after the last line between two attempts."""
-    return log[max(0, log.rfind(f"\n{RESTART_PREFIX}")) :]
-
-
-def last_error(log: str) -> str:
-    """Return the last line of the last traceback in `log`, e.g. ``ValueError: no``."""
-    log = _AROUND.sub("", log)
-    start = log.rfind("Traceback (most recent call last):")
-    if start < 0:
-        return ""
-    for line in log[start:].splitlines()[1:]:
-        if line and not line[0].isspace() and _ERROR.match(line):
-            return line.strip()
-    return ""
-
-
-def last_line(log: str) -> str:
-    """Return the last error of a log's last attempt, else its last line; empty for an empty log."""
-    log = log_of_last_attempt(log)
-    return last_error(log) or next((line for line in reversed(log.splitlines()) if line.strip()), "")
-
-
-def last_complaint(log: str) -> str:
-    """Return the last line of a log if a parser of arguments complains there, e.g. ``train.py: error: no --x``.
-
-    Typer draws a box around its complaint, and Hydra has more lines behind its own.
-    """
-    lines = [line.strip(" \t│╭╰─╯╮") for line in log.splitlines()[-_COMPLAINT_LINES:]]
-    lines = [line for line in lines if line]
-    found = [line for line in lines if _COMPLAINT.search(line)]
-    if found and (found[-1] == lines[-1] or found[-1] == lines[0] or "override" in found[-1]):
-        return found[-1]
-    return lines[-1] if lines and any(line.startswith("Usage:") for line in lines) else ""
 
 
 def _short(text: str, limit: int = 200) -> str:
@@ -116,8 +54,7 @@ def failure_reason(run: Run, log: str, missed: str = "") -> str | None:
     # A library may abort while Python ends because of an error: Gloo does when the other ranks are gone.
     aborted = status.reason == "signal" and status.signal == signal.SIGABRT and not cause
     if (status.reason == "exit" or aborted) and (error := last_error(log)):
-        line = cell_line(run, log)
-        location = f" in line {line} of the {'cell' if run.spec.cell else 'script'}" if line else ""
+        location = _location(run, log)
         rank = "" if status.failed_rank is None else f"rank {status.failed_rank} "
         what = f"{rank}raised {_short(error)}{location}"
         if aborted:
@@ -130,11 +67,20 @@ def failure_reason(run: Run, log: str, missed: str = "") -> str | None:
     elif status.reason == "exit" and status.exit_code in USAGE_CODES and (complaint := last_complaint(log)):
         what = f"{what.rstrip('.')}: {_short(complaint).rstrip('.')}"
         what += _missing_text(complaint, missed)
+    elif status.reason == "signal" and not cause and (location := _location(run, log)):
+        what = f"{what.rstrip('.')}{location}"
     elif cause.get("text") and not status.cause:
         what = f"{what.rstrip('.')}; {cause['text']}" if what else cause["text"]
+    elif status.reason == "exit" and not cause and (text := last_text(log)):
+        what = f"{what.rstrip('.')}. Its log ends with: {_short(text)}"  # such as that of sys.exit("no data")
     if cause.get("action"):
         what = f"{what.rstrip('.')}. {cause['action']}"
     return _sentence(what) if what else "The reason is not known."
+
+
+def _location(run: Run, log: str) -> str:
+    line = cell_line(run, log)
+    return f" in line {line} of the {'cell' if run.spec.cell else 'script'}" if line else ""
 
 
 def _missing_text(error: str, missed: str) -> str:

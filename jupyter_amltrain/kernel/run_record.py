@@ -11,7 +11,7 @@ import msgspec
 
 from jupyter_amltrain.kernel.gpu_record import MANY_GPUS, age_of, gpu_record
 from jupyter_amltrain.kernel.gpu_tables import gpu_tables
-from jupyter_amltrain.kernel.outcome_text import cell_line
+from jupyter_amltrain.kernel.log_errors import cell_line
 from jupyter_amltrain.kernel.run_charts import charts_of
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.kernel.streams import Metric

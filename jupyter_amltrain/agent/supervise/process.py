@@ -72,6 +72,7 @@ def environment(task: Assignment, sink: Optional[SinkEndpoint]) -> Dict[str, str
         env.update(sink_server.client_env(sink.port, sink.token, env))
     env[MARK] = task.mark
     env["PYTHONUNBUFFERED"] = "1"
+    env.setdefault("PYTHONFAULTHANDLER", "1")  # a crash says in which line
     built = task.state.get("environment")
     if built:
         for name in INTERPRETER_VARIABLES:

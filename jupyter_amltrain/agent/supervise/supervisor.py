@@ -479,6 +479,12 @@ class Supervisor:
         cause = failure_cause.find_cause(
             self.task.folder, outcome, life, self.task.devices, self.gpu_guard.number, state.get("failed_rank") or 0
         )
+        if cause is None and outcome.state == FAILED:
+            from . import no_room  # most runs do not need it
+
+            cause = no_room.cause_of(
+                self.task.folder, outcome, self.task.job["cwd"], self.gpu_guard.number, state.get("failed_rank") or 0
+            )
         if cause is not None:
             state["cause"] = cause
             details.append(cause["text"])
