@@ -35,7 +35,7 @@ async def kept_value_files(backend: Backend, run: Run) -> list[RunFile]:
 
 
 async def _all_files(backend: Backend, run: Run, folders: Sequence[str] = RESULT_FOLDERS) -> list[RunFile]:
-    if not run.folder or run.damaged:
+    if not run.folder:
         return []
     found: list[RunFile] = []
     for folder in folders:

@@ -10,7 +10,7 @@ import posixpath
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jupyter_amltrain.backends.file_copy import FileCopy
 from jupyter_amltrain.backends.transfer import FIRST_PART_BYTES, PartSize, Transfer
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 #: Files that an error names at most.
 _MAX_NAMED = 5
+#: Files that a table shows, and folders with the rest of them.
+_MAX_SHOWN, _MAX_FOLDERS = 200, 20
 
 
 class ResultFile:
@@ -244,9 +246,9 @@ class FileList(list[ResultFile]):
 
     def _repr_html_(self) -> str:
         rows = "".join(
-            f"<tr><td>{html.escape(file.path)}</td><td>{bytes_text(file.size)}</td>"
-            f"<td>{datetime.datetime.fromtimestamp(file.modified):%Y-%m-%d %H:%M:%S}</td></tr>"
-            for file in self
+            f"<tr><td>{html.escape(row.path)}</td><td>{bytes_text(row.size)}</td>"
+            f"<td>{datetime.datetime.fromtimestamp(row.modified):%Y-%m-%d %H:%M:%S}</td></tr>"
+            for row in _rows(self)
         )
         head = "<thead><tr><th>path</th><th>size</th><th>modified</th></tr></thead>"
         return f"<table>{head}<tbody>{rows}</tbody></table>" if self else "No files."
@@ -259,6 +261,30 @@ def files_text(files: Sequence[ResultFile]) -> str:
     """Return the files as a table."""
     if not files:
         return "No files."
-    return table(
-        ("size", "modified", "path"), [(bytes_text(f.size), ago(f.modified), f.path) for f in files], whole_end=True
-    )
+    rows = [(bytes_text(row.size), ago(row.modified), row.path) for row in _rows(files)]
+    return table(("size", "modified", "path"), rows, whole_end=True)
+
+
+class _Row(NamedTuple):
+    path: str
+    size: int
+    modified: float
+
+
+def _rows(files: Sequence[ResultFile]) -> list[_Row]:
+    """Return a row for each of the first files, one for each folder with the others, and the sum of all."""
+    rows = [_Row(file.path, file.size, file.modified) for file in files[:_MAX_SHOWN]]
+    if len(files) <= _MAX_SHOWN:
+        return rows
+    folders: dict[str, list[ResultFile]] = {}
+    for file in files[_MAX_SHOWN:]:
+        folders.setdefault(posixpath.dirname(file.path), []).append(file)
+    largest = sorted(folders, key=lambda name: -len(folders[name]))[:_MAX_FOLDERS]
+    rows += [_sum(f"{name}/: {len(folders[name]):,} more files", folders[name]) for name in largest]
+    if rest := [file for name, inside in folders.items() if name not in largest for file in inside]:
+        rows.append(_sum(f"{len(folders) - len(largest):,} other folders: {len(rest):,} more files", rest))
+    return [*rows, _sum(f"all {len(files):,} files", files)]
+
+
+def _sum(text: str, files: Sequence[ResultFile]) -> _Row:
+    return _Row(text, sum(file.size for file in files), max(file.modified for file in files))

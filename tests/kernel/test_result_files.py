@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from jupyter_amltrain.errors import CommandError
-from jupyter_amltrain.kernel.result_files import read_result
+from jupyter_amltrain.kernel.result_files import read_result, result_files
 from jupyter_amltrain.kernel.session import controller
+from jupyter_amltrain.output.file_list import FileList, ResultFile, files_text
+from jupyter_amltrain.schema.run import DAMAGED, RunHandle, RunState
 from jupyter_amltrain.schema.run_file import RunFile, models_of
 
 from ..helpers import until
@@ -149,3 +152,28 @@ def test_other_files_of_run_folder_are_not_read(run: Any, path: str) -> None:
 def test_models_are_folders_with_mlmodel_and_files_of_outputs() -> None:
     paths = ["outputs/m/MLmodel", "outputs/m/model.pkl", "outputs/net.pt", "artifacts/runs/1/artifacts/x.pt", "log/a"]
     assert models_of([RunFile(path=path, size=1) for path in paths]) == ["outputs/m", "outputs/net.pt"]
+
+
+def test_damaged_run_gives_out_the_files_that_are_there(run: Any) -> None:
+    own = controller()
+    status = msgspec.structs.replace(run.run.status, reason=DAMAGED, state=RunState.LOST)
+    damaged = msgspec.structs.replace(run.run, status=status)
+    assert damaged.damaged
+
+    async def found() -> tuple[list[RunFile], bytes]:
+        backend = own.backend("local")
+        return await result_files(backend, damaged), await read_result(backend, damaged, "outputs/notes/ü.txt", 0, 9)
+
+    files, content = own.loop.call(found(), 60)
+    assert "outputs/notes/ü.txt" in [file.path for file in files] and content == b"hello"
+
+
+def test_long_list_sums_up_folders() -> None:
+    names = [f"outputs/a/{i:05}.bin" for i in range(150)] + [f"outputs/{i % 30:02}/{i:05}.bin" for i in range(30_000)]
+    files = FileList(ResultFile(RunHandle("local/x"), RunFile(path=name, size=2, modified=1.0)) for name in names)
+    lines = files_text(files).splitlines()
+    assert len(lines) < 240 and "outputs/a/00149.bin" in lines[150]
+    assert "outputs/01/: " in files_text(files) and "10 other folders" in lines[-2]
+    assert "all 30,150 files" in lines[-1] and "58.9 KiB" in lines[-1]
+    assert files._repr_html_().count("<tr>") == len(lines)
+    assert files_text(files[:200]).count("\n") == 200
