@@ -1041,6 +1041,25 @@ def description(node: Node) -> str:
     return ("%s %s" % (kind, shape)).strip()
 
 
+def literal(node: Node) -> Any:
+    """Return a container all of whose parts are plain, without reading a file.
+
+    Raises
+    ------
+    ValueError
+        It has other parts.
+    """
+    kind = node["as"]
+    if kind == "json":
+        return node["value"]
+    if kind == "dict":
+        return {literal(key): literal(value) for key, value in node["items"]}
+    if kind not in ("list", "tuple", "set", "frozenset"):
+        raise ValueError(kind)
+    make = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}[kind]
+    return make(literal(item) for item in node["items"])
+
+
 def value_of(name: str) -> Any:
     """Return a value of the notebook, in the script of a job."""
     folder = os.path.dirname(os.path.abspath(__file__))

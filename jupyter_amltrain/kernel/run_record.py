@@ -105,7 +105,7 @@ def record_of(entry: Entry) -> RunRecord:
         else None,
         summary=_part(entry, "summary", lambda: _summary(entry.telemetry.summaries), {}) if done else {},
         log=LogTail(tail=tail, bytes=entry.shown_log.bytes, lines_hidden=hidden, path=tilde(entry.log_path)),
-        outputs=_bounded({**{name: f"<{saved.text}>" for name, saved in run.saved.items()}, **run.outputs}),
+        outputs=_bounded({**run.outputs, **{name: saved.shown for name, saved in run.saved.items()}}),
         models=tuple(path[:_SENTENCE_CHARS] for path in (run.models or ())[:_NOTES]),
         error=run.error and run.error[:_SENTENCE_CHARS],
         excerpt=_excerpt(run, tail) if status.state is RunState.FAILED else None,

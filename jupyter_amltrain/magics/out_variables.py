@@ -6,6 +6,7 @@ the first cell that runs after the run has ended.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,11 @@ from jupyter_amltrain.errors import AmlTrainError, ResultMissing
 
 if TYPE_CHECKING:
     from jupyter_amltrain.run import TrackedRun
+
+#: Methods of values that a notebook shows as a picture, such as a figure that came back.
+_PICTURES = ("_repr_png_", "_repr_jpeg_", "_repr_svg_")
+#: Lines of a value in a terminal.
+_MAX_LINES = 10
 
 
 class OutVariables:
@@ -93,7 +99,30 @@ class OutVariables:
                 continue
             self._shell.user_ns[name] = value
             self._assigned[name] = value, run.handle
-            shown = repr(value)
-            print(f"{name} = {shown if len(shown) <= 80 else shown[:79] + '…'}  (from {run.handle})")
+            self._echo(name, value, run)
         if strict and missing:
             raise ResultMissing.of_all(run.handle, missing)
+
+    def _echo(self, name: str, value: Any, run: TrackedRun) -> None:
+        """Print a value that came back: in one line, or a table or figure below its name."""
+        forms = (*_PICTURES, "_repr_html_")
+        if hasattr(self._shell, "kernel") and any(hasattr(type(value), form) for form in forms):
+            from IPython import display
+
+            print(f"{name}  (from {run.handle}):")
+            display.display(value)  # type: ignore[no-untyped-call]
+            return
+        shown = _text(value)
+        if "\n" in shown:
+            print(f"{name}  (from {run.handle}):\n{shown}")
+        else:
+            print(f"{name} = {shown if len(shown) <= 80 else shown[:79] + '…'}  (from {run.handle})")
+
+
+def _text(value: Any) -> str:
+    """Return a value as text; of a long table the first and the last rows, of another one the first lines."""
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and isinstance(value, pandas.DataFrame | pandas.Series):
+        return str(value.to_string(max_rows=_MAX_LINES))
+    lines = repr(value).splitlines()
+    return "\n".join([*lines[:_MAX_LINES], "…"] if len(lines) > _MAX_LINES else lines)

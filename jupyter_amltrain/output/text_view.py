@@ -107,7 +107,7 @@ def record_text(record: RunRecord, log_lines: int = LOG_LINES, child_rows: int =
         return "\n".join([*lines, *sweep_lines(record.sweep)])
     if record.metrics:
         lines.append("  ".join(f"{name} {_number(m.last)}" for name, m in record.metrics.items()))
-    lines += [f"{name} = {value!r}" for name, value in record.outputs.items()]
+    lines += [f"{name} = {value if isinstance(value, str) else repr(value)}" for name, value in record.outputs.items()]
     lines += pictures_lines(record)
     lines += children_lines(record, child_rows)
     telemetry = record.telemetry

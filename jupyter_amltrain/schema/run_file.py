@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from jupyter_amltrain.agent.values import description
+from jupyter_amltrain.agent.values import description, literal
 
 #: Folders of a run that its script writes to, in the order of a list; ``pictures`` has the figures of ``plt.show()``.
 RESULT_FOLDERS = ("outputs", "logs", "artifacts", "pictures", "log")
@@ -74,6 +74,14 @@ class SavedValue(msgspec.Struct, frozen=True, kw_only=True):
     def text(self) -> str:
         """What it is: ``DataFrame 1797 x 65``."""
         return description(self.node)
+
+    @property
+    def shown(self) -> str:
+        """The value as it is typed where it is plain, ``{1, 2}``; else what it is: ``<DataFrame 1797 x 65>``."""
+        try:
+            return repr(literal(self.node))
+        except (ValueError, TypeError, KeyError, RecursionError):  # a job may write any node
+            return f"<{self.text}>"
 
 
 class OutValue(msgspec.Struct, frozen=True, kw_only=True):

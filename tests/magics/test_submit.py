@@ -20,6 +20,7 @@ from jupyter_amltrain.errors import (
     RunFailed,
     UnknownTarget,
 )
+from jupyter_amltrain.output.text_view import record_text
 
 from ..helpers import until
 from .conftest import Cell
@@ -33,6 +34,19 @@ def test_submit_wait_returns_out_values(ip: InteractiveShell, cell: Cell, capsys
     assert ip.user_ns["double"] == {"x": 0.5}
     assert result.result.handle.startswith("local/digits-")
     assert f"double = {{'x': 0.5}}  (from {result.result.handle})" in capsys.readouterr().out
+
+
+def test_results_and_echo_of_values_agree(ip: InteractiveShell, cell: Cell, capsys: Any) -> None:
+    source = (
+        "import pandas\nframe = pandas.DataFrame({'a': range(50)})\npair, few = (1, 'a'), {1, 2}\nbare = float('nan')"
+    )
+    run = cell(f"%%aml_submit --out frame,pair,few,bare --wait\n{source}").result
+    echo, record = capsys.readouterr().out, repr(run.record().outputs)
+    for text in ("pair = (1, 'a')", "few = {1, 2}", "bare = nan"):
+        assert f"{text}  (from {run.handle})" in echo and text in record_text(run.record())
+    assert ip.user_ns["few"] == {1, 2} and "<DataFrame 50 x 1>" in record
+    lines = echo.partition(f"frame  (from {run.handle}):\n")[2].splitlines()
+    assert lines[0].split() == ["a"] and lines[1].split() == ["0", "0"] and lines[11].split() == ["49", "49"]
 
 
 def test_submit_without_wait_sets_out_values_in_next_cell(ip: InteractiveShell, cell: Cell, capsys: Any) -> None:

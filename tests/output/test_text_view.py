@@ -85,7 +85,7 @@ def test_record_text_shows_all_parts() -> None:
     assert lines[0] == "local/digits-k3f9  failed"
     assert lines[1] == "local/digits-k3f9 failed: exited with code 3."
     assert lines[2] == "loss 0.1235  bad n/a"
-    assert lines[3:5] == ["accuracy = 0.97", "text = 'é'"]
+    assert lines[3:5] == ["accuracy = 0.97", "text = é"]
     assert lines[5] == "host: cpu mean 50 %, memory peak 2.0 MiB"
     assert lines[6].startswith("log (2.9 KiB, /tmp/log.txt)")
     assert lines[7:] == [f"  line {i}" for i in range(22, 30)]

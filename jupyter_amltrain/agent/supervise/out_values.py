@@ -219,6 +219,11 @@ def _amltrain_out(names: "List[str]", limit: "Any", b: "Any", known: "Any" = ())
                 problem = article(b.type(value).__name__) + ", which is not JSON"
                 if b.type(error) is b.TypeError and b.isinstance(value, (b.dict, b.list, b.tuple)):
                     problem += " (%s)" % error
+            if problem and b.isinstance(value, (b.set, b.frozenset)):
+                found = exact(name, value, limit)
+                if found.get("node"):  # a small one
+                    record["value"], problem = [b.str(item) for item in value], ""
+                    record.update(found)
             if problem:
                 file = saved(name, value, text)
                 if b.isinstance(file, b.str):
