@@ -25,7 +25,7 @@ from jupyter_amltrain.output.run_table import run_seconds
 from jupyter_amltrain.schema.child_run import MAX_CHILDREN
 from jupyter_amltrain.schema.run import PastAttempt, Run, RunHandle
 from jupyter_amltrain.state_dir import working_folder
-from jupyter_amltrain.text import ago, bytes_text, close_matches, did_you_mean, pairs, seconds_text, tilde
+from jupyter_amltrain.text import ago, bytes_text, close_matches, did_you_mean, pairs, seconds_text, tilde, value_text
 from jupyter_amltrain.tracking import team_ledger
 
 if TYPE_CHECKING:
@@ -117,8 +117,15 @@ def _best_flags(parser: Parser) -> None:
 
 
 def _best(args: argparse.Namespace, context: Context) -> Result:
-    name = f"best {args.run}".strip()
-    return _attached(name, context, as_json=not context.magic and args.json)
+    from jupyter_amltrain import api
+
+    run = api.attach(f"best {args.run}".strip())
+    again = "%aml_runs again" if context.magic else "amltrain runs again"
+    values = ", ".join(f"{name} {value_text(value)}" for name, value in run.spec.params.items())
+    text = "\n".join(filter(None, [values, f"To run it again: {again} {run.handle}"]))
+    if context.magic:
+        return Result(text, value=run)
+    return Result(data=run.record()) if args.json else Result(f"{text}\n\n{show_text(run)}")
 
 
 def _show(args: argparse.Namespace, context: Context) -> Result:

@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from jupyter_amltrain.commands.registry import Context, run
+from jupyter_amltrain.commands.registry import run as run_a_command
 from jupyter_amltrain.errors import CommandError, RunFailed, RunLost, SpecError, UnknownRun
 from jupyter_amltrain.schema.child_run import MAX_CURVE_POINTS
 from jupyter_amltrain.sweeps.sweep_journal import ASK, REPORT, TELL, Event
@@ -154,6 +155,8 @@ def test_random_sweep_runs_every_trial_and_finds_best(api: Any) -> None:
     assert trial.parent.handle == run.handle and trial.params["x"] == best.params["x"]
     assert api.attach("last").handle == run.handle
     assert api.attach("best").handle == api.attach(f"best {run.run_id}").handle == best.handle
+    lines = run_a_command("runs", ["best"], Context("amltrain runs")).text.splitlines()
+    assert lines[0].startswith("x ") and lines[1].endswith(f"runs again {best.handle}")
     with pytest.raises(UnknownRun, match="not a sweep"):
         api.attach(f"best {best.handle}")
 
