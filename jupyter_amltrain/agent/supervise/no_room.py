@@ -55,7 +55,7 @@ def cause_of(folder: str, outcome: Outcome, cwd: str, number: int = 0, rank: int
         return _of_main_memory(folder, number)
     end = tail_of(os.path.join(folder, LOG_OF_RANK % rank))[-_END_CHARS:]
     if outcome.signal == signal.SIGBUS or (outcome.exit_code and _BUS.search(end)):
-        return _of_shared_memory(said=bool(_BUS.search(end)))
+        return _of_shared_memory(is_named=bool(_BUS.search(end)))
     if outcome.exit_code and _FULL.search(end):
         paths = _PATH.findall(end)
         return _of_disk(
@@ -87,11 +87,11 @@ def _last_use(folder: str, number: int) -> Optional[int]:
     return max(found[-30:], default=None)
 
 
-def _of_shared_memory(said: bool) -> Optional[Dict[str, str]]:
+def _of_shared_memory(is_named: bool) -> Optional[Dict[str, str]]:
     total, free = _space(SHM) or (0, 0)
     memory = memory_total() or 0
     is_small = 0 < total < _USUAL_SHM * memory
-    if not said and not is_small and not (total and _is_full(total, free)):
+    if not is_named and not is_small and not (total and _is_full(total, free)):
         return None  # a file that was mapped may have been cut short
     return {
         "kind": SHARED_MEMORY,
@@ -104,7 +104,7 @@ def _of_shared_memory(said: bool) -> Optional[Dict[str, str]]:
 def _of_disk(path: str, others: List[str], end: str) -> Optional[Dict[str, str]]:
     """Return the cause for the file system of `path`, or for that of `others` which is full."""
     if path.startswith(SHM + "/"):
-        return _of_shared_memory(said=True)
+        return _of_shared_memory(is_named=True)
     if _QUOTA.search(end):
         where = " of %s" % path if path else ""
         return {"kind": DISK, "text": "the quota%s is used up" % where, "action": "Delete files there, or ask for more"}
@@ -112,7 +112,7 @@ def _of_disk(path: str, others: List[str], end: str) -> Optional[Dict[str, str]]
         folder, space = _existing(place), _space(_existing(place))
         if space and (path or _is_full(*space)):
             if folder == SHM:
-                return _of_shared_memory(said=True)
+                return _of_shared_memory(is_named=True)
             again = "" if _is_full(*space) else " again"  # the job's own files may be gone
             text = "the disk of %s was full (%s of %s free%s)" % (
                 folder, in_size(space[1]), in_size(space[0]), again
