@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from jupyter_amltrain.commands.submit import Defaults
 from jupyter_amltrain.frontend.events import EventPublisher
 from jupyter_amltrain.frontend.file_handlers import FileHandlers
+from jupyter_amltrain.frontend.log_handlers import LogHandlers
 from jupyter_amltrain.frontend.picture_handlers import PictureHandlers
 from jupyter_amltrain.frontend.protocol import Handler, Reply, Request, handlers_of
-from jupyter_amltrain.frontend.run_handlers import LogHandlers, MlflowHandlers, RunHandlers
+from jupyter_amltrain.frontend.run_handlers import MlflowHandlers, RunHandlers
 from jupyter_amltrain.frontend.target_handlers import FormHandlers, TargetHandlers
 from jupyter_amltrain.plugins import parts
 

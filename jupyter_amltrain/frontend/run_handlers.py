@@ -1,4 +1,4 @@
-"""Operations on runs: record, cancel, delete, resubmit, live dashboard, log, and the page in MLflow."""
+"""Operations on runs: record, cancel, delete, resubmit, live dashboard, and the page in MLflow."""
 
 from __future__ import annotations
 
@@ -23,11 +23,9 @@ from jupyter_amltrain.schema.group import MAX_GROUP_RUNS, RunGroup
 from jupyter_amltrain.schema.record import RunRecord
 from jupyter_amltrain.schema.run import Run, RunHandle
 from jupyter_amltrain.state_dir import project_store
-from jupyter_amltrain.text import tilde
 from jupyter_amltrain.tracking import team_ledger
 
 if TYPE_CHECKING:
-    from jupyter_amltrain.backends.base import Backend
     from jupyter_amltrain.kernel.controller import Controller
 
 #: Maximum wait of a reply for a picture; the client repeats the request (seconds).
@@ -38,8 +36,6 @@ MAX_PICTURES = 8
 DELETE_TIMEOUT_S = 2.0
 #: Maximum wait of a reply for a starting MLflow server (seconds).
 MLFLOW_TIMEOUT_S = 1.0
-#: Limits of the bytes of a log in one reply; the minimum is the longest UTF-8 character.
-MAX_LOG_BYTES, MIN_LOG_BYTES = 1 << 18, 4
 
 
 class GetRun(Request, frozen=True, kw_only=True):
@@ -340,140 +336,6 @@ class RunHandlers:
         run = await controller.load(await controller.find(request.handle))
         spec, secrets = await controller.loop.offload(resubmit, run, controller.files(run.handle))
         return ResubmitReply(handle=await controller.jobs.submit(spec, run.target, dict(os.environ), secrets))
-
-
-# ---- log
-
-
-class GetLog(Request, frozen=True, kw_only=True):
-    """Get part of a log.
-
-    Attributes
-    ----------
-    offset
-        First byte; a negative number counts from the end.
-    limit
-        Maximum number of bytes; the kernel may return fewer.
-    child
-        Id of a step or trial whose log is requested; empty for the run's own.
-    rank
-        Process of a distributed run.
-    """
-
-    handle: str
-    offset: int = 0
-    limit: int = 1 << 17
-    child: str = ""
-    rank: int = 0
-
-
-class LogReply(Reply, frozen=True, kw_only=True):
-    """Answer to :class:`GetLog`.
-
-    Attributes
-    ----------
-    text
-        Whole characters only; carriage returns unchanged.
-    start, offset
-        First byte of `text`, and the offset of the next request.
-    ended
-        The run has ended and this is the end of its log.
-    path
-        Path of the whole log.
-    restarts
-        Number of times that the job has rewritten its log; if it grows, text of earlier replies is outdated.
-    ranks
-        Processes with a log of their own.
-    failed_rank
-        Process that failed first; ``None`` without one.
-    """
-
-    text: str
-    start: int
-    offset: int
-    ended: bool
-    path: str = ""
-    restarts: int = 0
-    ranks: int = 1
-    failed_rank: int | None = None
-
-
-class LogHandlers:
-    """Handler of the operation ``log``."""
-
-    def __init__(self, controller: Controller) -> None:
-        self._controller = controller
-
-    @op("log")
-    async def read(self, request: GetLog) -> LogReply:
-        """Return part of the log of a run, or of one of its steps or trials."""
-        controller = self._controller
-        entry = controller.entry(await controller.find(request.handle))
-        run = entry.run
-        ended = run.status.state.terminal  # before the read: a log that is read after the run's end is complete
-        if not run.folder:
-            return LogReply(text="", start=0, offset=0, ended=ended)
-        backend = controller.backend(run.target)
-        limit = min(max(request.limit, MIN_LOG_BYTES), MAX_LOG_BYTES)
-        if request.child:
-            return await self._read_child(backend, run.run_id, request, limit)
-        stream = f"log/{request.rank}"
-        chunk = await backend.read(run.run_id, stream, request.offset, limit)
-        if not chunk.data and request.offset > 0 and backend.files.log_may_shrink:
-            end = (await backend.read(run.run_id, stream, -1, 1)).offset
-            if end < request.offset:  # the job emptied it: read from its new start
-                chunk = await backend.read(run.run_id, stream, 0, limit)
-        complete = ended and len(chunk.data) < limit
-        text, skipped, left = cut(chunk.data, complete, line=request.offset < 0 and chunk.offset > len(chunk.data))
-        return LogReply(
-            text=text,
-            start=chunk.offset - len(chunk.data) + skipped,
-            offset=chunk.offset - left,
-            ended=complete,
-            path=tilde(await backend.files.log_path(run.run_id)),
-            restarts=0 if request.rank else entry.log.restarts,
-            ranks=run.status.ranks,
-            failed_rank=run.status.failed_rank,
-        )
-
-    async def _read_child(self, backend: Backend, run_id: str, request: GetLog, limit: int) -> LogReply:
-        children = (await backend.children.list(run_id)).runs
-        ended = any(run.id == request.child and run.ended is not None for run in children)
-        chunk = await backend.children.read_log(run_id, request.child, request.offset, limit)
-        complete = ended and len(chunk.data) < limit
-        text, skipped, left = cut(chunk.data, complete, line=request.offset < 0 and chunk.offset > len(chunk.data))
-        start = chunk.offset - len(chunk.data) + skipped
-        return LogReply(text=text, start=start, offset=chunk.offset - left, ended=complete)
-
-
-def cut(data: bytes, complete: bool, *, line: bool = False) -> tuple[str, int, int]:
-    """Return the whole characters of `data`, and the number of bytes left out before and after them.
-
-    Parameters
-    ----------
-    complete
-        No more bytes follow: an incomplete last character is decoded as it is.
-    line
-        Start at the first line that begins in `data`, if any.
-    """
-    skipped = 0
-    while skipped < min(3, len(data)) and data[skipped] & 0xC0 == 0x80:
-        skipped += 1
-    if line:
-        skipped = data.find(b"\n", 0, -1) + 1 or skipped
-    left = 0 if complete else _incomplete(data[skipped:])
-    return data[skipped : len(data) - left].decode("utf-8", "replace"), skipped, left
-
-
-def _incomplete(data: bytes) -> int:
-    """Return the number of bytes of an incomplete last character."""
-    for back in range(1, min(4, len(data)) + 1):
-        byte = data[-back]
-        if byte & 0xC0 == 0x80:
-            continue
-        length = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
-        return back if back < length else 0
-    return 0
 
 
 # ---- MLflow

@@ -74,6 +74,18 @@ class TerminalScreen:
         """Number of lines so far, with the one that has no end."""
         return self.final + len(self._rows)
 
+    @property
+    def clean(self) -> bool:
+        """Whether a new screen would show the same of what follows: the last line is empty, and no style is on."""
+        at_start = self._x == 0 and self._y == len(self._rows) - 1 and not self._rows[-1].width
+        return at_start and not self._style and not self._pending
+
+    def forget_above(self) -> None:
+        """Forget the lines above the screen; the others keep their numbers."""
+        self.first = self.final
+        self._above.clear()
+        self._above_chars = 0
+
     def lines(self, since: int = 0) -> list[str]:
         """Return the lines from number `since` that are kept; a line in colors has their codes and ends plain."""
         skip = since - self.first

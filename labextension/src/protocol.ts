@@ -146,6 +146,10 @@ export interface ILogReply {
   restarts: number;
   ranks: number;
   failed_rank: number | null;
+  fresh: boolean;
+  first: number;
+  lines: string[];
+  marks: [number, number][];
 }
 
 export interface IMlflowReply {
@@ -833,7 +837,7 @@ export interface IOperations {
   group: { payload: { handles: string[] }; reply: IGroupReply };
   hello: { payload: Record<string, never>; reply: IHelloReply };
   kinds: { payload: Record<string, never>; reply: IKindsReply };
-  log: { payload: { handle: string; offset: number; limit: number; child: string; rank: number }; reply: ILogReply };
+  log: { payload: { handle: string; offset: number; limit: number; child: string; rank: number; screen: string; earlier: number }; reply: ILogReply };
   mlflow: { payload: { handle: string }; reply: IMlflowReply };
   picture: { payload: { handle: string; path: string; offset: number }; reply: IPictureReply };
   pictures: { payload: { handle: string }; reply: IPicturesReply };

@@ -120,7 +120,7 @@ def test_children_of_live_run_are_rows(api: Any, folder: Path) -> None:
 
 def test_other_kernel_finds_children_of_ended_run(api: Any, azure: Azure, folder: Path) -> None:
     from jupyter_amltrain.azure import mirror_store
-    from jupyter_amltrain.frontend.run_handlers import GetLog, LogHandlers
+    from jupyter_amltrain.frontend.log_handlers import GetLog, LogHandlers
     from jupyter_amltrain.kernel.run_row import row_of
     from jupyter_amltrain.kernel.session import controller
 
@@ -137,6 +137,10 @@ def test_other_kernel_finds_children_of_ended_run(api: Any, azure: Azure, folder
     log = LogHandlers(c)
     reply = c.loop.call(log.read(GetLog(handle=run.handle, child=steps[1].id)))
     assert (reply.text, reply.ended) == ("there\n", True)
+    reply = c.loop.call(log.read(GetLog(handle=run.handle, child=steps[1].id, screen="tab")))
+    assert (reply.lines, reply.fresh, reply.marks) == (("there", ""), True, ((1, 6),))
+    reply = c.loop.call(log.read(GetLog(handle=run.handle, child=steps[1].id, limit=6, earlier=9)))
+    assert reply.lines == ("there",)
     with pytest.raises(CommandError, match="no step"):
         c.loop.call(log.read(GetLog(handle=run.handle, child="../../secret")))
     assert json.loads((mirror / mirror_store.CHILDREN).read_text())["hidden"] == 0

@@ -9,7 +9,7 @@ import pytest
 
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.frontend import run_handlers
-from tests.frontend.test_run_handlers import HandlerHarness
+from tests.frontend.handler_harness import HandlerHarness
 from tests.helpers import DEADLINE, api_of
 
 

@@ -1,62 +1,26 @@
-"""Answers about runs over a real controller: delete, again, log, MLflow's page, the submit's line."""
+"""Answers about runs over a real controller: delete, again, MLflow's page, the submit's line."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from jupyter_amltrain.errors import AmlTrainError, CommandError
-from jupyter_amltrain.frontend import protocol, run_handlers, target_handlers
-from jupyter_amltrain.frontend.handlers import RequestHandlers
-from jupyter_amltrain.frontend.run_handlers import cut
-from tests.helpers import DEADLINE, api_of, until
-
-TARGETS = {"quick": {"queued": 0.0, "running": 0.05}, "endless": {"running": 600.0}}
-
-
-class HandlerHarness:
-    """A controller and who answers for it."""
-
-    def __init__(self, api: Any) -> None:
-        self.api, self.controller = api, api.controller()
-        self.handlers = RequestHandlers(self.controller)
-
-    def ask(self, request: protocol.Request) -> Any:
-        return self.controller.loop.call(self.handlers.answer(request), DEADLINE)
-
-    def ended(self, script: str = "print('here')", **more: Any) -> Any:
-        run = self.api.submit(script, **more)
-        try:
-            return run.wait(DEADLINE)
-        except AmlTrainError:
-            return run
-
-
-@pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HandlerHarness]:
-    folder = tmp_path_factory.mktemp("answers")
-    with api_of(folder) as api:
-        (folder / "home").mkdir(mode=0o700, exist_ok=True)
-        rows = {name: {"kind": "fake", "name": name, **fields} for name, fields in TARGETS.items()}
-        (folder / "home" / "targets.json").write_text(json.dumps({"schema": 1, "current": "local", "targets": rows}))
-        yield HandlerHarness(api)
-
+from jupyter_amltrain.frontend import log_handlers, run_handlers, target_handlers
+from tests.frontend.handler_harness import HandlerHarness
+from tests.helpers import DEADLINE, until
 
 # ---- which run
 
 BY_NAME = {
     "run": lambda name: run_handlers.GetRun(handle=name),
     "dashboard": lambda name: run_handlers.OpenDashboard(handle=name, page="p"),
-    "log": lambda name: run_handlers.GetLog(handle=name),
+    "log": lambda name: log_handlers.GetLog(handle=name),
     "cancel": lambda name: run_handlers.CancelRun(handle=name),
     "again": lambda name: run_handlers.ResubmitRun(handle=name),
     "mlflow": lambda name: run_handlers.OpenMlflow(handle=name),
@@ -81,31 +45,6 @@ def test_page_request_with_partial_handle_is_refused(house: HandlerHarness, op: 
         assert record.handle == live.handle and not record.cancel_requested
     finally:
         live.cancel()
-
-
-def test_log_request_after_truncation_restarts_at_zero(house: HandlerHarness, tmp_path: Path) -> None:
-    gate = tmp_path / "go-on"
-    script = """import os, sys, time
-print("old text " * 20, flush=True)
-while not os.path.exists(os.environ["GO_ON"]): time.sleep(0.02)
-os.ftruncate(1, 0)
-print("new", flush=True)
-time.sleep(600)
-"""
-    run = house.api.submit(script, name="empties", env={"GO_ON": str(gate)})
-    try:
-        ask = run_handlers.GetLog(handle=run.handle)
-        first = until(lambda: (r := house.ask(ask)).text.endswith("\n") and r)
-        until(lambda: "old text" in house.ask(run_handlers.GetRun(handle=run.handle)).record.log.tail)
-        gate.touch()
-        on = run_handlers.GetLog(handle=run.handle, offset=first.offset)
-        second = until(lambda: (r := house.ask(on)).text and r)
-        assert (second.start, second.text) == (0, "new\n")
-        tail = until(lambda: "new" in (t := house.ask(run_handlers.GetRun(handle=run.handle)).record.log.tail) and t)
-        assert "old text" not in tail and tail.endswith("new\n")
-        assert house.ask(ask).restarts == 1
-    finally:
-        run.cancel()
 
 
 # ---- delete
@@ -208,49 +147,6 @@ def test_resubmit_of_changed_code_uses_copy_of_run(house: HandlerHarness, tmp_pa
 def test_resubmit_on_remote_target_is_accepted(house: HandlerHarness) -> None:
     run = house.ended("pass", target="quick")
     assert house.ask(run_handlers.ResubmitRun(handle=run.handle)).handle.startswith("quick/run-")
-
-
-# ---- log
-
-
-def test_log_request_parts_join_to_whole_log(house: HandlerHarness) -> None:
-    text = "".join(f"{i} äöü € 😀\rline\n" for i in range(400))
-    run = house.ended(f"import sys\nsys.stdout.write({text!r});")
-    found, offset, parts = "", 0, 0
-    while True:
-        reply = house.ask(run_handlers.GetLog(handle=run.handle, offset=offset, limit=101))
-        assert reply.start == offset and reply.offset - reply.start == len(reply.text.encode())
-        found, offset, parts = found + reply.text, reply.offset, parts + 1
-        if reply.ended:
-            break
-    assert found == text and parts > 50 and reply.path.endswith("rank-0.txt")
-    tail = house.ask(run_handlers.GetLog(handle=run.handle, offset=-200))
-    assert tail.ended and text.endswith(tail.text) and text[: -len(tail.text)].endswith("\n")
-    assert tail.offset == len(text.encode()) and tail.offset - tail.start == len(tail.text.encode()) <= 200
-    whole = house.ask(run_handlers.GetLog(handle=run.handle, offset=-(10**6), limit=10**9))
-    assert whole.text == text and whole.start == 0
-
-
-def test_log_request_of_live_run_is_not_ended(house: HandlerHarness) -> None:
-    run = house.api.submit("pass", target="endless")
-    reply = until(lambda: (r := house.ask(run_handlers.GetLog(handle=run.handle))).text and r)
-    assert reply.text == "fake: started\n" and not reply.ended
-    again = house.ask(run_handlers.GetLog(handle=run.handle, offset=reply.offset))
-    assert again.text == "" and again.start == again.offset == reply.offset
-    house.ask(run_handlers.CancelRun(handle=run.handle))
-
-
-@given(st.text(max_size=40), st.integers(0, 60), st.integers(0, 60))
-def test_log_cut_keeps_whole_characters(text: str, first: int, last: int) -> None:
-    data = text.encode("utf-8", "replace")[first:last]
-    found, skipped, left = cut(data, complete=False)
-    assert found.encode() == data[skipped : len(data) - left] and skipped <= 3 and left <= 3
-
-
-def test_log_cut_of_invalid_bytes_advances() -> None:
-    assert cut(b"\xff\xfe a", complete=False) == ("�� a", 0, 0)
-    assert cut(b"abc\xf0\x9f", complete=True) == ("abc�", 0, 0)
-    assert cut(b"\x80\x80\x80\x80", complete=False)[1] == 3
 
 
 # ---- MLflow

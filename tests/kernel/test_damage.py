@@ -353,6 +353,12 @@ def _questions() -> Any:
     return run_handlers
 
 
+def _log_request(**fields: Any) -> Any:
+    from jupyter_amltrain.frontend.log_handlers import GetLog
+
+    return GetLog(**fields)
+
+
 COMMANDS: dict[str, Callable[[Place, str], Any]] = {
     "show": magic("show {}"),
     "logs": magic("logs {}"),
@@ -369,7 +375,8 @@ COMMANDS: dict[str, Callable[[Place, str], Any]] = {
     "details of a row": details,
     "resubmit": resubmit,
     "panel: run": answer(lambda handle: _questions().GetRun(handle=handle)),
-    "panel: log": answer(lambda handle: _questions().GetLog(handle=handle, offset=-1, limit=4096)),
+    "panel: log": answer(lambda handle: _log_request(handle=handle, offset=-1, limit=4096)),
+    "panel: screen of the log": answer(lambda handle: _log_request(handle=handle, offset=-4096, screen="s")),
     "panel: delete (asks)": answer(lambda handle: _questions().DeleteRuns(handles=(handle,))),
 }
 FEW = ("show", "amltrain runs show --json", "row", "cancel", "resubmit")

@@ -145,7 +145,7 @@ export class RecordPoller {
       throw new Error(this._trans.__('No kernel is running. %1', where));
     }
     try {
-      const reply = await sessionOf(kernel).request('log', { handle, child, rank: 0, offset: -MAX_CHILD_LOG_BYTES, limit: MAX_CHILD_LOG_BYTES });
+      const reply = await sessionOf(kernel).request('log', { handle, child, rank: 0, offset: -MAX_CHILD_LOG_BYTES, limit: MAX_CHILD_LOG_BYTES, screen: '', earlier: 0 });
       return reply.text;
     } catch (error) {
       throw error instanceof NoAnswer ? new Error(this._trans.__('The kernel is not responding. %1', where)) : error;

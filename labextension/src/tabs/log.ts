@@ -198,8 +198,8 @@ export class LogTab extends Widget {
     }
   }
 
-  private get _whose(): { handle: string; child: string; rank: number } {
-    return { handle: this.handle, child: this.child, rank: this._rank };
+  private get _whose(): { handle: string; child: string; rank: number; screen: string; earlier: number } {
+    return { handle: this.handle, child: this.child, rank: this._rank, screen: '', earlier: 0 };
   }
 
   /** Read what is new in the logs of all processes. */
