@@ -15,6 +15,7 @@ from tests.past_runs import write_runs
 from tests.ui.axe import axe
 from tests.ui.lab import MS, LabServer, NotebookPage, eventually, open_notebook
 from tests.ui.panel import PanelPage
+from tests.ui.scripted_run import ScriptedRun
 
 pytestmark = pytest.mark.thorough
 
@@ -22,20 +23,6 @@ thorough = pytest.mark.thorough
 
 TARGETS = {"long": {"kind": "fake", "queued": 0.1, "running": 3600.0, "gpus": 2, "period": 0.25}}
 
-#: Writes what a file holds, so that a test decides when a log grows.
-WRITER = r"""
-import os, sys, time
-place, at = sys.argv[1], 0
-while True:
-    if os.path.exists(place):
-        text = open(place, newline="").read()
-        if "END" in text[at:]:
-            break
-        sys.stdout.write(text[at:])
-        sys.stdout.flush()
-        at = len(text)
-    time.sleep(0.05)
-"""
 LINES = 20_000
 
 
@@ -71,23 +58,6 @@ def panel(notebook: NotebookPage) -> PanelPage:
     panel = PanelPage(notebook.page).open().connect()
     expect(panel.rows.first).to_be_visible(timeout=MS)
     return panel
-
-
-class ScriptedRun:
-    """A run of a real process whose log grows when the test says so."""
-
-    def __init__(self, notebook: NotebookPage, lab: LabServer, name: str) -> None:
-        self.place = lab.notebooks / f"{name}.txt"
-        source = WRITER.replace("sys.argv[1]", repr(str(self.place)))
-        notebook.cell(f"%%aml_submit --target local --name {name}\n{source}")
-        self.handle = str(notebook.records()[-1]["handle"])
-
-    def say(self, text: str) -> None:
-        with self.place.open("a", newline="") as file:
-            file.write(text)
-
-    def end(self) -> None:
-        self.say("END")
 
 
 @pytest.fixture(scope="module")

@@ -1,16 +1,9 @@
 /** The end of a log: follows the text unless the reader has scrolled up. */
 
-import { Sanitizer } from '@jupyterlab/apputils';
-import { renderText } from '@jupyterlab/rendermime';
 import { TranslationBundle } from '@jupyterlab/translation';
 import { bytes, plain } from '../format';
 import { ILogTail } from '../protocol';
-
-/** Codes that color a terminal's text. */
-// eslint-disable-next-line no-control-regex
-const COLORS = /\u001b\[[\d;]*m/;
-
-const sanitizer = new Sanitizer();
+import { drawn } from '../terminalSpans';
 
 /** Characters kept on the page, whatever a record holds. */
 const MAX_CHARS = 64 * 1024;
@@ -22,62 +15,53 @@ export class LogView {
     this._title = document.createElement('div');
     this._title.className = 'jp-AmlRun-logTitle';
     this._body = document.createElement('pre');
+    this._body.className = 'jp-AmlTerminal';
     this._body.tabIndex = 0;
     this._body.setAttribute('role', 'log');
     // The log scrolls by many times a second; a screen reader would never stop.
     this._body.setAttribute('aria-live', 'off');
     this._body.setAttribute('aria-label', _trans.__('End of the log'));
-    this._text = document.createTextNode('');
-    this._body.append(this._text);
     this.node.append(this._title, this._body);
   }
 
   readonly node: HTMLElement;
 
   update(log: ILogTail): void {
-    const text = plain(log.tail).slice(-MAX_CHARS);
-    this.node.hidden = !text;
+    this.node.hidden = !plain(log.tail);
     this._titles(log);
+    const lines = lastLines(log.tail);
+    const old = this._lines;
+    if (lines.length === old.length && lines.every((line, i) => line === old[i])) {
+      return;
+    }
     const body = this._body;
     const follows = body.scrollHeight - body.scrollTop - body.clientHeight < 8;
-    if (COLORS.test(log.tail)) {
-      void this._color(log.tail.slice(-MAX_CHARS));
-      return;
-    }
-    this._colored = '';
-    if (text === this._text.data && body.firstChild === this._text) {
-      return;
-    }
-    if (body.firstChild !== this._text) {
-      body.replaceChildren(this._text);
-    }
-    if (text.startsWith(this._text.data)) {
-      // Keeps the selection of the reader.
-      this._text.appendData(text.slice(this._text.data.length));
-    } else {
-      this._text.data = text;
-    }
+    this._show(lines);
     if (follows) {
       this.follow();
     }
   }
 
-  /** Draw text with terminal colors, as JupyterLab draws a cell's output. */
-  private async _color(source: string): Promise<void> {
-    if (source === this._colored) {
-      return;
-    }
-    this._colored = source;
+  /** Draw lines; those that were there keep their nodes, and with them the selection of the reader. */
+  private _show(lines: readonly string[]): void {
     const body = this._body;
-    const follows = body.scrollHeight - body.scrollTop - body.clientHeight < 8;
-    const host = document.createElement('div');
-    await renderText({ host, source, sanitizer });
-    if (source === this._colored) {
-      body.replaceChildren(...(host.querySelector('pre')?.childNodes ?? []));
-      if (follows) {
-        this.follow();
-      }
+    const gone = goneLines(this._lines, lines);
+    const old = this._lines.slice(gone);
+    for (let i = 0; i < gone; i++) {
+      body.firstChild?.remove();
     }
+    while (body.childNodes.length > lines.length) {
+      body.lastChild?.remove();
+    }
+    lines.forEach((line, i) => {
+      const node = body.childNodes[i];
+      if (!node) {
+        body.append(lineNode(line));
+      } else if (line !== old[i] && !grow(node, old[i], line)) {
+        node.replaceWith(lineNode(line));
+      }
+    });
+    this._lines = lines;
   }
 
   /** Scroll to the end; has an effect only once the node is laid out. */
@@ -101,7 +85,40 @@ export class LogView {
 
   private readonly _title: HTMLElement;
   private readonly _body: HTMLElement;
-  private readonly _text: Text;
-  /** Text with colors that is drawn; empty for text without. */
-  private _colored = '';
+  /** Lines that are drawn, a node for each. */
+  private _lines: readonly string[] = [];
+}
+
+/** Lines of the end of a log, bounded, without an empty one at the end. */
+function lastLines(tail: string): string[] {
+  const at = tail.length > MAX_CHARS ? tail.indexOf('\n', tail.length - MAX_CHARS) + 1 : 0;
+  const lines = (at || tail.length <= MAX_CHARS ? tail.slice(at) : tail.slice(-MAX_CHARS)).split('\n');
+  return lines[lines.length - 1] ? lines : lines.slice(0, -1);
+}
+
+/** Number of lines at the begin of `old` that are no longer in `now`. */
+function goneLines(old: readonly string[], now: readonly string[]): number {
+  for (let gone = 0; gone < old.length; gone++) {
+    // The last lines may have changed, as bars do; the first ones tell.
+    if (old.slice(gone, gone + 3).every((line, i) => line === now[i])) {
+      return gone;
+    }
+  }
+  return 0;
+}
+
+function lineNode(line: string): HTMLElement {
+  const node = document.createElement('span');
+  node.append(...drawn(line), '\n');
+  return node;
+}
+
+/** Add to a line without colors what has been written at its end; returns whether that was possible. */
+function grow(node: Node, old: string, line: string): boolean {
+  const text = node.firstChild;
+  if (!old || !line.startsWith(old) || line !== plain(line) || !(text instanceof Text) || text.data !== old) {
+    return false;
+  }
+  text.appendData(line.slice(old.length));
+  return true;
 }

@@ -137,16 +137,17 @@ export class RecordPoller {
     }
   }
 
-  /** The end of the log of a step or trial. */
-  async childLog(handle: string, child: string): Promise<string> {
+  /** The last lines of the log of a step or trial, with codes of colors. */
+  async childLog(handle: string, child: string): Promise<string[]> {
     const { kernel } = this._host;
     const where = this._trans.__('Read the log with: %1', `%aml_runs logs ${handle} --step ${child}`);
     if (!kernel) {
       throw new Error(this._trans.__('No kernel is running. %1', where));
     }
     try {
-      const reply = await sessionOf(kernel).request('log', { handle, child, rank: 0, offset: -MAX_CHILD_LOG_BYTES, limit: MAX_CHILD_LOG_BYTES, screen: '', earlier: 0 });
-      return reply.text;
+      const reply = await sessionOf(kernel).request('log', { handle, child, rank: 0, offset: -MAX_CHILD_LOG_BYTES, limit: MAX_CHILD_LOG_BYTES, screen: 'output', earlier: 0 });
+      // A kernel with an older package sends text.
+      return reply.lines ?? reply.text.split('\n');
     } catch (error) {
       throw error instanceof NoAnswer ? new Error(this._trans.__('The kernel is not responding. %1', where)) : error;
     }

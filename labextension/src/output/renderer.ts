@@ -214,7 +214,7 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
     }
   }
 
-  private async _childLog(id: string): Promise<string> {
+  private async _childLog(id: string): Promise<string[]> {
     const record = this._record;
     if (!record || !this._mayPoll) {
       throw new Error(this._trans.__('Trust the notebook to read the log.'));

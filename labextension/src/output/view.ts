@@ -5,9 +5,10 @@ import { ChildrenTable } from '../children';
 import { FilesList, IFileRequests } from '../files';
 import { drawLinks } from '../links';
 import { PicturesRow, ReadPicture } from '../pictures';
-import { duration, json, plain } from '../format';
+import { duration, json } from '../format';
 import { IChildRun, IRunRecord, RECORD_SCHEMA } from '../protocol';
 import { ISpan, shownSpans, spans, TERMINAL } from '../record';
+import { drawn } from '../terminalSpans';
 import { RunCharts } from './charts';
 import { drawExcerpt } from './excerpt';
 import { DetailsFold, HeaderLinks, IHeaderActions } from './header';
@@ -55,8 +56,8 @@ export interface IActions {
   unfolded(): void;
   load(): void;
   copy(text: string): void;
-  /** The end of the log of a step or trial; rejects with the kernel's sentence. */
-  childLog(id: string): Promise<string>;
+  /** The last lines of the log of a step or trial, with codes of colors; rejects with the kernel's sentence. */
+  childLog(id: string): Promise<string[]>;
   /** A whole picture of the run; rejects with the kernel's sentence. */
   picture: ReadPicture;
   /** The links of the header, besides those to parts of this view. */
@@ -267,11 +268,16 @@ export class RunView {
     const title = element('div', 'logTitle');
     title.textContent = this._trans.__('Log of %1', child.name);
     const body = document.createElement('pre');
+    body.className = 'jp-AmlTerminal';
     body.tabIndex = 0;
     body.textContent = this._trans.__('Reading the log…');
     node.replaceChildren(title, body);
     try {
-      body.textContent = plain(await actions.childLog(child.id)) || this._trans.__('The log is empty.');
+      const lines = await actions.childLog(child.id);
+      body.replaceChildren(...lines.flatMap(line => [...drawn(line), '\n']));
+      if (!body.textContent?.trim()) {
+        body.textContent = this._trans.__('The log is empty.');
+      }
     } catch (error) {
       body.textContent = error instanceof Error ? error.message : String(error);
     }

@@ -1,19 +1,23 @@
 /** Tab with the log of one run: fetched in parts and followed at its end. */
 
 import { Clipboard, Notification } from '@jupyterlab/apputils';
-import { TranslationBundle } from '@jupyterlab/translation';
+import { UUID } from '@lumino/coreutils';
 import { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 import { bytes } from '../format';
 import { Refused } from '../kernel/client';
 import type { IPanelContext, IPanelModel } from '../panel/tokens';
 import { TERMINAL } from '../record';
-import { cut, ILine, ISpan, LogLines, spans } from './logText';
+import { LogLines } from './logLines';
+import { LogPage } from './logPage';
 import { ALL_RANKS, MAX_RANKS_TOGETHER, RankLogs } from './rankLogs';
 import { quiet, runLine } from './tabText';
 
 /** Bytes in one request. */
 const PART_BYTES = 128 * 1024;
+
+/** Requests for earlier lines by one click: a part in which a progress bar only moves has no line. */
+const MAX_EARLIER_PARTS = 16;
 
 /** Delays in milliseconds between requests for the last bytes of the log of an ended run. */
 const RETRY_MS = [500, 1000, 2000, 4000, 8000];
@@ -31,8 +35,6 @@ export class LogTab extends Widget {
     this._model = model;
     this.addClass('jp-AmlTab');
     this.addClass('jp-AmlLog');
-    // JupyterLab styles terminal colors inside this class.
-    this.addClass('jp-RenderedText');
     const bar = document.createElement('div');
     bar.className = 'jp-AmlLog-bar';
     this._state = document.createElement('span');
@@ -168,16 +170,24 @@ export class LogTab extends Widget {
           continue;
         }
         this._restarts = restarts;
-        if (first || reply.start !== this._lines.end) {
+        if (!reply.lines) {
+          this._failure = this._context.trans.__('The kernel has an older version of this extension. Restart the kernel to read the log.');
+          return;
+        }
+        if (first || reply.start !== offset) {
           this._lines.reset(reply.start);
+        } else if (reply.fresh && this._lines.resume() !== offset) {
+          // The kernel has dropped the screen: draw again from where a new one shows the same.
+          continue;
         }
         this._began = true;
         this._failure = '';
         this._path = reply.path || this._path;
         this._ended = reply.ended;
-        more = !reply.ended && reply.offset > this._lines.end && reply.text !== '';
-        this._lines.append(reply.text, reply.offset);
-        if (reply.text) {
+        const hasNew = reply.offset > reply.start;
+        more = !reply.ended && hasNew;
+        this._lines.replace(reply.first, reply.lines, reply.offset, reply.marks);
+        if (hasNew || reply.lines.length) {
           this._page.show(this._lines.lines);
         }
         // After the end of the log, request more only if the row reports more bytes.
@@ -199,7 +209,7 @@ export class LogTab extends Widget {
   }
 
   private get _whose(): { handle: string; child: string; rank: number; screen: string; earlier: number } {
-    return { handle: this.handle, child: this.child, rank: this._rank, screen: '', earlier: 0 };
+    return { handle: this.handle, child: this.child, rank: this._rank, screen: this._screen, earlier: 0 };
   }
 
   /** Read what is new in the logs of all processes. */
@@ -212,8 +222,7 @@ export class LogTab extends Widget {
       if (this.isDisposed || logs !== this._rankLogs || this._rank !== ALL_RANKS) {
         return;
       }
-      const text = logs.add(rank, reply);
-      this._lines.append(text, this._lines.end + text.length);
+      this._lines.append(logs.add(rank, reply));
       this._began = true;
       this._failure = '';
     }
@@ -276,30 +285,13 @@ export class LogTab extends Widget {
   }
 
   private async _loadEarlier(): Promise<void> {
-    const { start } = this._lines;
-    if (!this._can || !start) {
+    if (!this._can || !this._lines.start) {
       return;
     }
     this._reading = true;
     try {
-      const from = Math.max(0, start - PART_BYTES);
-      let [text, at] = ['', from];
-      while (at < start) {
-        const reply = await this._model.request('log', { ...this._whose, offset: at, limit: start - at });
-        if (this.isDisposed) {
-          return;
-        }
-        if (!reply.text || reply.offset <= at) {
-          break;
-        }
-        text += reply.text;
-        at = reply.offset;
-      }
-      if (text) {
-        // Earlier lines take the place of the newest ones.
-        this._detached = !this._lines.prepend(text, from) || this._detached;
-        this._page.show(this._lines.lines);
-      }
+      await this._prepend();
+      this._page.show(this._lines.lines);
     } catch (error) {
       this._failure = error instanceof Refused ? error.message : '';
     } finally {
@@ -309,6 +301,22 @@ export class LogTab extends Widget {
         // No request was sent for lines written in the meantime.
         void this._read();
       }
+    }
+  }
+
+  /** Put lines before the first one. */
+  private async _prepend(): Promise<void> {
+    const lines = this._lines;
+    for (let part = 0, found = 0; lines.start && !found && part < MAX_EARLIER_PARTS; part++) {
+      const { start, room } = lines;
+      const offset = Math.max(0, start - PART_BYTES);
+      const reply = await this._model.request('log', { ...this._whose, offset, limit: start - offset, earlier: room });
+      if (this.isDisposed || reply.offset !== start || reply.start >= start) {
+        return;
+      }
+      found = reply.lines.length;
+      // Earlier lines take the place of the newest ones.
+      this._detached = !lines.prepend(reply.lines, reply.start) || this._detached;
     }
   }
 
@@ -385,6 +393,8 @@ export class LogTab extends Widget {
   private readonly _page: LogPage;
   private readonly _look: { dispose(): void };
   private readonly _lines = new LogLines();
+  /** Names this view of the log to the kernel, which keeps its screen. */
+  private readonly _screen = UUID.uuid4();
   private readonly _timer: ReturnType<typeof setInterval>;
   private _pollTimer: ReturnType<typeof setTimeout> | undefined;
   /** Size of the log in bytes at the last update of the row */
@@ -406,146 +416,4 @@ export class LogTab extends Widget {
   private _drawn = false;
   /** Whether earlier lines have replaced the newest ones: no lines are appended until the user scrolls to the end. */
   private _detached = false;
-}
-
-/** Maximum distance in CSS pixels from the end that counts as the end. */
-const NEAR_END_PX = 24;
-
-class LogPage {
-  constructor(private readonly _trans: TranslationBundle) {
-    this.node = document.createElement('pre');
-    this.node.className = 'jp-AmlLog-text';
-    this.node.tabIndex = 0;
-    this.node.setAttribute('role', 'log');
-    // The log may scroll many times a second, too often for a screen reader.
-    this.node.setAttribute('aria-live', 'off');
-    this.node.setAttribute('aria-label', _trans.__('Log'));
-    this.node.addEventListener('scroll', () => this._scrolled(), { passive: true });
-  }
-
-  readonly node: HTMLElement;
-
-  /** Called when the user scrolls away from the end or back to it. */
-  onFollow: () => void = () => undefined;
-
-  /** Whether the end stays in view while lines are added. */
-  get follows(): boolean {
-    return this._follows;
-  }
-
-  follow(): void {
-    this._setFollows(true);
-    this._bottom = this.node.scrollHeight;
-    this.node.scrollTop = this.node.scrollHeight;
-  }
-
-  set wrap(on: boolean) {
-    this.node.classList.toggle('jp-mod-wrap', on);
-    if (this._follows) {
-      this.follow();
-    }
-  }
-
-  /** Show lines; keep the nodes of lines with the same key, and the text selection in them. */
-  show(lines: readonly ILine[]): void {
-    const keys = new Set(lines.map(line => line.key));
-    const old = this._nodes;
-    // Keep the visible lines in place while lines are added or removed above them.
-    const anchor = this._follows ? undefined : this._anchor(keys);
-    const was = anchor?.offsetTop ?? 0;
-    old.forEach((node, key) => {
-      if (!keys.has(key)) {
-        node.remove();
-      }
-    });
-    this._nodes = new Map();
-    let next: ChildNode | null = this.node.firstChild;
-    let fresh: DocumentFragment | null = null;
-    for (const line of lines) {
-      const known = old.get(line.key);
-      if (known) {
-        if (fresh) {
-          this.node.insertBefore(fresh, known);
-          fresh = null;
-        }
-        next = known.nextSibling;
-      } else {
-        (fresh ??= document.createDocumentFragment()).append(this._line(line));
-      }
-      this._nodes.set(line.key, known ?? ((fresh as DocumentFragment).lastChild as HTMLElement));
-    }
-    if (fresh) {
-      this.node.insertBefore(fresh, next);
-    }
-    if (this._follows) {
-      this.follow();
-    } else if (anchor) {
-      this.node.scrollTop += anchor.offsetTop - was;
-    }
-  }
-
-  /** First line in view that remains after the update. */
-  private _anchor(keys: ReadonlySet<number>): HTMLElement | undefined {
-    const top = this.node.scrollTop + this.node.offsetTop;
-    let result: HTMLElement | undefined;
-    for (const [key, node] of this._nodes) {
-      if (keys.has(key)) {
-        result = node;
-        if (node.offsetTop + node.offsetHeight > top) {
-          return node;
-        }
-      }
-    }
-    return result;
-  }
-
-  private _line(line: ILine): HTMLElement {
-    const node = document.createElement('div');
-    node.className = 'jp-AmlLog-line';
-    const { text, rest } = cut(line.text);
-    node.append(...spans(text).map(part => this._span(part)));
-    if (rest) {
-      const more = document.createElement('span');
-      more.className = 'jp-AmlLog-cut';
-      more.textContent = this._trans._n('… %1 more character', '… %1 more characters', rest, rest);
-      node.append(' ', more);
-    }
-    if (!node.firstChild) {
-      // Keep an empty line as a line, also in copied text.
-      node.append(document.createElement('br'));
-    }
-    return node;
-  }
-
-  private _span(part: ISpan): Node {
-    if (!part.classes.length && !part.color && !part.background) {
-      return document.createTextNode(part.text);
-    }
-    const node = document.createElement('span');
-    node.className = part.classes.join(' ');
-    node.style.color = part.color;
-    node.style.backgroundColor = part.background;
-    node.textContent = part.text;
-    return node;
-  }
-
-  private _scrolled(): void {
-    const { scrollTop, scrollHeight, clientHeight } = this.node;
-    if (!clientHeight || (this._follows && scrollHeight !== this._bottom)) {
-      // The element is hidden or its content has grown since the last scroll: the user has not scrolled.
-      return;
-    }
-    this._setFollows(scrollHeight - scrollTop - clientHeight < NEAR_END_PX);
-  }
-
-  private _setFollows(on: boolean): void {
-    if (on !== this._follows) {
-      this._follows = on;
-      this.onFollow();
-    }
-  }
-
-  private _nodes = new Map<number, HTMLElement>();
-  private _follows = true;
-  private _bottom = 0;
 }
