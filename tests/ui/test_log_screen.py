@@ -122,6 +122,7 @@ def test_colors_are_seen_on_both_themes_and_html_is_text(
     for log in (logs.tab, logs.output):
         expect(log).to_contain_text("plain <b>first</b>", timeout=MS)
         expect(log.locator(".ansi-red-fg").first).to_have_text("red", timeout=MS)
+    logs.output.scroll_into_view_if_needed()
     for theme in THEMES:
         notebook.theme(theme)
         for log in (logs.tab, logs.output):

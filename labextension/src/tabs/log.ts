@@ -205,6 +205,9 @@ export class LogTab extends Widget {
       if (!this.isDisposed) {
         this._draw();
       }
+      if (this._wantsEarlier) {
+        void this._loadEarlier();
+      }
     }
   }
 
@@ -285,6 +288,8 @@ export class LogTab extends Widget {
   }
 
   private async _loadEarlier(): Promise<void> {
+    // A click while another part is read counts, too.
+    this._wantsEarlier = this._reading;
     if (!this._can || !this._lines.start) {
       return;
     }
@@ -299,7 +304,7 @@ export class LogTab extends Widget {
       if (!this.isDisposed) {
         this._draw();
         // No request was sent for lines written in the meantime.
-        void this._read();
+        void (this._wantsEarlier ? this._loadEarlier() : this._read());
       }
     }
   }
@@ -413,6 +418,7 @@ export class LogTab extends Widget {
   private _began = false;
   private _ended = false;
   private _reading = false;
+  private _wantsEarlier = false;
   private _drawn = false;
   /** Whether earlier lines have replaced the newest ones: no lines are appended until the user scrolls to the end. */
   private _detached = false;
