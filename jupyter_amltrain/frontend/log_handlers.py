@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 #: Limits of the bytes of a log in one reply; the minimum is the longest UTF-8 character.
 MAX_LOG_BYTES, MIN_LOG_BYTES = 1 << 18, 4
-#: Maximum number of screens kept.
-MAX_SCREENS = 32
+#: Maximum number of screens kept: a tab with the logs of all ranks has up to 16.
+MAX_SCREENS = 64
 
 
 class GetLog(Request, frozen=True, kw_only=True):
