@@ -12,7 +12,7 @@ from jupyter_amltrain.errors import AmlTrainError, CommandError
 from jupyter_amltrain.frontend import file_handlers
 from jupyter_amltrain.frontend.file_handlers import GetCode, GetFile, GetFiles, RegisterModel
 from jupyter_amltrain.frontend.run_handlers import GetGroup
-from tests.frontend.test_run_handlers import HandlerHarness
+from tests.frontend.handler_harness import HandlerHarness
 from tests.helpers import api_of, until
 
 CODE = """import os
