@@ -73,6 +73,8 @@ class Replay:
             elif op == "experiments/set-experiment-tag":
                 experiment = self.experiment_of(body["experiment_id"])
                 self.rows.set_experiment_tag(experiment, body["key"][:_NAME], body.get("value") or "")
+            elif op == "experiments/delete-experiment-tag":
+                self.rows.remove_experiment_tag(self.experiment_of(body["experiment_id"]), body["key"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise Rejected(f"{op}: {type(error).__name__}: {error}") from error
 

@@ -183,6 +183,13 @@ class Rows:
         """Set a tag of an experiment."""
         self._merge("SqlExperimentTag", key=key, value=value, experiment_id=experiment)
 
+    def remove_experiment_tag(self, experiment: int, key: str) -> None:
+        """Remove a tag of an experiment, if it has it."""
+        row = self._get("SqlExperimentTag", (key, experiment))
+        if row is not None:
+            self._session.delete(row)
+            self._session.flush()
+
     # -- datasets and links
 
     def dataset(self, experiment: int, new_id: str, **columns: Any) -> str:

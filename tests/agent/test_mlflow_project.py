@@ -11,13 +11,15 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 
-from jupyter_amltrain.agent.mlflow import project_sockets
+from jupyter_amltrain.agent.mlflow import experiment_search, project_sockets
 from jupyter_amltrain.agent.mlflow.model_search import ordered_models
 from jupyter_amltrain.agent.mlflow.project_search import ProjectSearch
 from jupyter_amltrain.agent.mlflow.project_server import MlflowCall, MlflowResponse, ProjectServer, ServerProcess
+from jupyter_amltrain.agent.mlflow.registry_search import ordered_versions
 from jupyter_amltrain.agent.mlflow.validation import Refusal
 
 PROJECT = "0123456789abcdef"
@@ -138,14 +140,59 @@ def test_search_for_models_of_own_run_starts_no_server(text: str) -> None:
     assert answer == {"models": own} and store.asked == []
 
 
+class RegistryStore:
+    """A store of versions and experiments, in pages by the tokens of MLflow's."""
+
+    def __init__(self, key: str, items: list[dict[str, Any]], ordered: Any) -> None:
+        self._key, self._items, self._ordered = key, items, ordered
+
+    def json(self, method: str, op: str, body: Any) -> Any:
+        query = parse_qs(op.partition("?")[2])
+        body = body or {**query, "page_token": query.get("page_token", [""])[0]}
+        found = self._ordered([dict(item) for item in self._items], body)
+        at = int(body.get("page_token") or 0)
+        count = int(body["max_results"][0] if method == "GET" else body["max_results"])
+        more = {"next_page_token": str(at + count)} if at + count < len(found) else {}
+        return {self._key: found[at : at + count], **more}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 100])
+@pytest.mark.parametrize("order", [[], ["name"], ["version_number", "name DESC"]])
+def test_pages_of_own_and_stored_versions_are_one_order(count: int, order: list[str]) -> None:
+    def version(name: str, number: int) -> dict[str, Any]:
+        return {"name": name, "version": str(number), "last_updated_timestamp": number}
+
+    own = ordered_versions([version("b", 1), version("d", 2), version("d", 9)], {"order_by": order})
+    theirs = [version("a", 1), version("a", 5), version("c", 2), version("e", 3)]
+    store = RegistryStore("model_versions", [*theirs, version("d", 4)], ordered_versions)  # d is a name of the job
+    search, found, token = ProjectSearch(store, "job"), [], ""  # type: ignore[arg-type]
+    while True:
+        request = {"max_results": str(count), "order_by": order, "page_token": token}
+        answer = search.registry("model-versions/search", request, own, {"b", "d"})
+        found += answer["model_versions"]
+        token = answer.get("next_page_token") or ""
+        if not token:
+            break
+    assert found == ordered_versions([*own, *theirs], {"order_by": order})
+
+
+def test_experiments_of_job_hide_those_of_store_with_their_name_or_id() -> None:
+    def experiment(number: int, name: str) -> dict[str, Any]:
+        return {"experiment_id": str(number), "name": name, "creation_time": number}
+
+    theirs = [experiment(0, "Default"), experiment(1, "job"), experiment(2, "other"), experiment(3, "made")]
+    own = [experiment(99, "made"), experiment(0, "job")]
+    search = ProjectSearch(RegistryStore("experiments", theirs, experiment_search.ordered), "job")  # type: ignore[arg-type]
+    answer = search.experiments({"max_results": 5}, own, {"made", "job"})
+    assert [item["name"] for item in answer["experiments"]] == ["made", "other", "job"]
+
+
 def test_search_without_server_finds_own_runs() -> None:
     server = ProjectServer(ServerProcess(WITHOUT_MLFLOW, lambda note: None))
     search, own = ProjectSearch(server, "job"), [run_of(5, 0.3, OWN), run_of(2, 0.9, OWN)]
     assert pages(search, own, max_results=1) == [["5"], ["2"]]
     models = [{"name": "clf"}]
-    assert search.joined("registered-models/search", "registered_models", {}, models, "name") == {
-        "registered_models": models
-    }
+    assert search.registry("registered-models/search", {}, models, {"clf"}) == {"registered_models": models}
 
 
 def test_search_below_own_run_starts_no_server() -> None:

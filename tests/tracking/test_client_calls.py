@@ -18,7 +18,7 @@ SCRIPT = Path(__file__).with_name("client_calls.py")
 #: Experiments and models that the job itself has made are in the project when the run is recorded: until then they
 #: cannot be renamed or deleted, and the error says so.
 REFUSED = {
-    "delete_experiment_tag", "rename_experiment", "delete_experiment", "restore_experiment", "delete_model_version",
+    "rename_experiment", "delete_experiment", "restore_experiment", "delete_model_version",
     "delete_prompt_version", "rename_registered_model",
 }  # fmt: skip
 #: What follows from those; and what the first run of a script, and runs after it, are in a job (docs/mlflow.md).

@@ -7,7 +7,7 @@ import json
 from typing import Any, Callable, List, NamedTuple, Optional, Set, Tuple
 from urllib.parse import quote, urlencode
 
-from . import search
+from . import experiment_search, registry_search, search
 from .model_search import ordered_models
 from .project_server import UNAVAILABLE, MlflowCall, MlflowResponse, ProjectServer
 from .sink_state import EXPERIMENT_ID
@@ -78,7 +78,7 @@ class ProjectSearch:
             All runs of the job: the store may have them already.
         """
         only_own = _names_own(body, "tag", _ABOVE, own_ids)
-        return self._merged(_RUNS, body, own, own_ids, only_own)
+        return self._merged(_RUNS, body, own, lambda run: run["info"]["run_id"] in own_ids, only_own)
 
     def models(self, body: Body, own: List[Body], own_ids: Set[str], own_runs: Set[str]) -> Body:
         """Return the response to ``logged-models/search``: a page of the job's models and those of the store.
@@ -93,9 +93,41 @@ class ProjectSearch:
             Ids of the job's runs.
         """
         only_own = _names_own(body, "attribute", ("source_run_id", "model_id"), own_ids | own_runs)
-        return self._merged(_MODELS, body, own, own_ids, only_own)
+        return self._merged(_MODELS, body, own, lambda model: model["info"]["model_id"] in own_ids, only_own)
 
-    def _merged(self, kind: "_Search", body: Body, own: List[Body], own_ids: Set[str], only_own: bool) -> Body:
+    def experiments(self, body: Body, own: List[Body], own_names: Set[str]) -> Body:
+        """Return the response to ``experiments/search``: a page of the job's experiments and those of the store.
+
+        Parameters
+        ----------
+        own
+            The job's experiments that match, in order.
+        own_names
+            All experiments of the job.
+        """
+
+        def is_own(experiment: Body) -> bool:  # the id is that of the job's own experiment here
+            return experiment["name"] in own_names or experiment["experiment_id"] == EXPERIMENT_ID
+
+        return self._merged(_EXPERIMENTS, body, own, is_own)
+
+    def registry(self, op: str, body: Body, own: List[Body], own_names: Set[str]) -> Body:
+        """Return the response to a search of the registry: a page of what the job and the store have.
+
+        Parameters
+        ----------
+        op
+            ``registered-models/search`` or ``model-versions/search``.
+        own
+            The job's models or versions that match, in order.
+        own_names
+            All models that the job has registered: in the job, their versions are its own.
+        """
+        return self._merged(_REGISTRY[op], body, own, lambda item: item["name"] in own_names)
+
+    def _merged(
+        self, kind: "_Search", body: Body, own: List[Body], is_own: Callable[[Body], bool], only_own: bool = False
+    ) -> Body:
         """Return a page of a search over the job's own objects and those of the store, in one order."""
         count = int(body.get("max_results") or kind.page_size)
         taken, token, skip = _token(body.get("page_token"))
@@ -103,50 +135,32 @@ class ProjectSearch:
         if only_own:
             token = None
         while token is not None and len(stored) < count:  # fewer could leave out one that comes before an own one
-            answer = self._stored(kind.op, dict(body, max_results=count, page_token=token))
+            answer = self._stored(kind, dict(body, max_results=count, page_token=token))
             items = answer.get(kind.key) or []
-            new = [(item, token, at) for at, item in enumerate(items) if item["info"][kind.id_name] not in own_ids]
+            new = [(item, token, at) for at, item in enumerate(items) if not is_own(item)]
             stored += [entry for entry in new if entry[2] >= skip]
             token, skip = (answer.get("next_page_token") or None) if items else None, 0
         merged = [*own[taken:], *(self._inward(item) for item, _, _ in stored)]
         page = kind.ordered(merged, body)[:count]
-        shown = {item["info"][kind.id_name] for item in page}
-        taken += len(shown & own_ids)
+        shown = {id(item) for item in page}
+        taken += sum(id(item) in shown for item in own[taken:])
         result: Body = {kind.key: page}
-        rest = [[place, at] for item, place, at in stored if item["info"][kind.id_name] not in shown]
+        rest = [[place, at] for item, place, at in stored if id(item) not in shown]
         if rest:
             result["next_page_token"] = json.dumps([taken, *rest[0]])
         elif token or taken < len(own):
             result["next_page_token"] = json.dumps([taken, token, 0])
         return result
 
-    def joined(self, op: str, key: str, body: Body, own: List[Body], name: str) -> Body:
-        """Return the response to another search: the job's own objects, then those of the store.
-
-        Parameters
-        ----------
-        key
-            Name of the list in the response.
-        own
-            The job's objects that match.
-        name
-            Attribute that tells whether an object of the store is one of the job's.
-        """
-        method = "POST" if op == "experiments/search" else "GET"
-        answer = _if_available(lambda: self.server.json(method, _with_query(op, body), body))
-        names = {item[name] for item in own}
-        theirs = [item for item in answer.get(key) or [] if item[name] not in names]
-        if op == "experiments/search":  # the id is that of the job's own experiment here
-            theirs = [item for item in theirs if item["experiment_id"] != EXPERIMENT_ID]
-        result = {key: [*([] if body.get("page_token") else own), *theirs]}
-        if answer.get("next_page_token"):
-            result["next_page_token"] = answer["next_page_token"]
-        return result
-
-    def _stored(self, op: str, body: Body) -> Body:
+    def _stored(self, kind: "_Search", body: Body) -> Body:
         def found() -> Body:
+            if kind.method == "GET":
+                query = {key: value for key, value in body.items() if value}
+                return self.server.json("GET", kind.op + "?" + urlencode(query, doseq=True), {})
+            if kind is _EXPERIMENTS:
+                return self.server.json("POST", kind.op, body)
             experiments = self._experiments(body.get("experiment_ids") or [])
-            return self.server.json("POST", op, dict(body, experiment_ids=experiments)) if experiments else {}
+            return self.server.json("POST", kind.op, dict(body, experiment_ids=experiments)) if experiments else {}
 
         return _if_available(found)
 
@@ -166,8 +180,9 @@ class ProjectSearch:
         return [one for one in found if one is not None]
 
     def _inward(self, item: Body) -> Body:
-        if item["info"]["experiment_id"] == self._real_id:
-            item["info"]["experiment_id"] = EXPERIMENT_ID
+        info = item.get("info")
+        if info and info["experiment_id"] == self._real_id:
+            info["experiment_id"] = EXPERIMENT_ID
         return item
 
     def _outward(self, value: Any) -> Any:
@@ -197,26 +212,31 @@ class _Search(NamedTuple):
     op: str
     #: Name of the list in the response.
     key: str
-    #: Name of an object's id.
-    id_name: str
     #: Size of a page if the request has none.
     page_size: int
     #: Sorts objects as a request asks.
     ordered: Callable[[List[Body], Body], List[Body]]
+    #: How MLflow's server is asked.
+    method: str = "POST"
 
 
 def _ordered_runs(runs: List[Body], body: Body) -> List[Body]:
     return search.ordered(sorted(runs, key=_newest), body.get("order_by") or [], run_columns)
 
 
-_RUNS = _Search("runs/search", "runs", "run_id", 1000, _ordered_runs)
+_RUNS = _Search("runs/search", "runs", 1000, _ordered_runs)
 _MODELS = _Search(
-    "logged-models/search",
-    "models",
-    "model_id",
-    100,
-    lambda views, body: ordered_models(views, body.get("order_by") or []),
+    "logged-models/search", "models", 100, lambda views, body: ordered_models(views, body.get("order_by") or [])
 )
+_EXPERIMENTS = _Search("experiments/search", "experiments", 1000, experiment_search.ordered)
+_REGISTRY = {
+    "registered-models/search": _Search(
+        "registered-models/search", "registered_models", 100, registry_search.ordered_models, "GET"
+    ),
+    "model-versions/search": _Search(
+        "model-versions/search", "model_versions", 10_000, registry_search.ordered_versions, "GET"
+    ),
+}
 
 
 def _newest(run: Body) -> Tuple[int, str]:
@@ -255,9 +275,3 @@ def _token(text: Any) -> Tuple[int, Optional[str], int]:
         return 0, "", 0
     own, token, skip = json.loads(text)
     return int(own), token, int(skip)
-
-
-def _with_query(op: str, body: Body) -> str:
-    if op == "experiments/search" or not body:
-        return op
-    return op + "?" + urlencode(body, doseq=True)

@@ -12,7 +12,7 @@ import threading
 import uuid
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set, Tuple
 
-from . import search
+from . import experiment_search, search
 from .followed import PARENT, follow
 from .journal import now_ms
 from .model_search import matching_models, model_view
@@ -55,18 +55,9 @@ def matching_runs(state: State, body: Body) -> List[Body]:
         and (view == "ALL" or run.active == (view == "ACTIVE_ONLY"))
     ]
     runs = search.select(runs, body.get("filter"), lambda run: run.column)
-    runs.sort(key=lambda run: -run.start)
+    runs.sort(key=lambda run: (-run.start, run.run_id))
     runs = search.ordered(runs, body.get("order_by") or [], lambda run: run.column)
     return [run_view(state, run) for run in runs]
-
-
-def _experiment_column(experiment: Body) -> search.Lookup:
-    def column(kind: str, key: str) -> Any:
-        if kind == "tag":
-            return next((tag["value"] for tag in experiment["tags"] if tag["key"] == key), None)
-        return experiment.get(key)
-
-    return column
 
 
 def _once(points: Iterable[Body]) -> Iterator[Body]:
@@ -115,16 +106,18 @@ _PLAIN = (
     "runs/delete",
     "runs/restore",
     "experiments/set-experiment-tag",
+    "experiments/delete-experiment-tag",
 )
 
 
 #: Changes of an experiment that only the project's store makes.
-_EXPERIMENT_CHANGES = (
-    "experiments/update", "experiments/delete", "experiments/restore", "experiments/delete-experiment-tag"
-)  # fmt: skip
+_EXPERIMENT_CHANGES = ("experiments/update", "experiments/delete", "experiments/restore")
 
-#: Searches of the registry, with the name of the list in their response.
-_JOINED = {"registered-models/search": "registered_models", "model-versions/search": "model_versions"}
+#: Searches of the registry, with the name of the list in their response and the size of a page.
+_SEARCHES = {
+    "registered-models/search": ("registered_models", 100),
+    "model-versions/search": ("model_versions", 10_000),
+}
 
 
 class Sink:
@@ -167,7 +160,8 @@ class Sink:
         try:
             return self._own(method, match.group(1).strip("/") if match else "", path, body, rank)
         except Refusal as refusal:
-            if request is not None and self._project is not None and refusal.code in _ELSEWHERE:
+            is_elsewhere = refusal.code in _ELSEWHERE and not refusal.is_final
+            if request is not None and self._project is not None and is_elsewhere:
                 return self._project.forward(request, path, body)
             if refusal.code == _UNKNOWN:
                 self.recorder.note_once(
@@ -222,9 +216,12 @@ class Sink:
             uri = str((answer or {}).get("artifact_uri") or "")
             if answer and uri.startswith("models:/") and uri[len("models:/") :] in self._state.models:
                 answer["artifact_uri"] = self._state.model(uri[len("models:/") :])["info"]["artifact_uri"]
-        if answer is not None and op in _JOINED and self._project is not None:
-            return self._project.joined(op, _JOINED[op], body, answer[_JOINED[op]], "name")
-        return answer
+        if answer is None or op not in _SEARCHES:
+            return answer
+        key, count = _SEARCHES[op]
+        if self._project is None:
+            return search.page(key, answer[key], body, count)
+        return self._project.registry(op, body, answer[key], set(registry.models))
 
     def _experiment_by_name(self, body: Body) -> Body:
         name = body.get("experiment_name")
@@ -319,10 +316,11 @@ class Sink:
 
     def _search_experiments(self, body: Body) -> Body:
         with self.recorder.lock:
-            own = search.select(list(self._state.experiments.values()), body.get("filter"), _experiment_column)
+            everything = list(self._state.experiments.values())
+            own = experiment_search.matching(everything, body)
         if self._project is None:
-            return {"experiments": own}
-        return self._project.joined("experiments/search", "experiments", body, own, "name")
+            return search.page("experiments", own, body, 1000)
+        return self._project.experiments(body, own, {experiment["name"] for experiment in everything})
 
     def _search_models(self, body: Body) -> Body:
         with self.recorder.lock:

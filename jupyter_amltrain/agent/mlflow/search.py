@@ -210,6 +210,11 @@ def sort(items: List[Any], keys: List[SortKey]) -> List[Any]:
     return items
 
 
+def texts(value: Any) -> List[str]:
+    """Return a list of texts of a request; in the query of a URL one of them is no list."""
+    return [str(item) for item in value] if isinstance(value, list) else [str(value)] if value else []
+
+
 def page(key: str, items: List[Any], body: Body, count: int) -> Body:
     """Return the page of a search that a request names.
 

@@ -6,13 +6,10 @@ from 1 within the job; the project's registry gives the final numbers.
 
 from typing import Any, Callable, Dict, List, Optional
 
-from . import search
+from . import registry_search, search
 from .validation import NAME, TAG_VALUE, Body, Refusal, invalid, missing
 
 _TAG = ("registered-models/set-tag", "model-versions/set-tag")
-
-#: Tag of prompts, which MLflow's client excludes from its searches for models.
-_IS_PROMPT = "mlflow.prompt.is_prompt"
 
 #: Changes of the registry that a job may make.
 CHANGES = (
@@ -65,7 +62,7 @@ class RegisteredModel:
         for version in self.versions:
             if version["version"] == str(number):
                 return version
-        raise missing(f"Model Version (name={self.name}, version={number}) not found")
+        raise missing(f"Model Version (name={self.name}, version={number}) not found", is_part=True)
 
     def version_view(self, version: Body) -> Body:
         """Return MLflow's ``ModelVersion`` message."""
@@ -78,15 +75,17 @@ class Registry:
 
     def __init__(self) -> None:
         self.models: Dict[str, RegisteredModel] = {}
+        #: URIs of the job's versions, with the URIs of their files.
+        self._places: Dict[str, str] = {}
         self._fold: Dict[str, Callable[[Body, Body], None]] = {
             "registered-models/create": self._create,
-            "registered-models/update": lambda b, a: setattr(self.model(b), "description", b.get("description") or ""),
+            "registered-models/update": self._update,
             "registered-models/set-tag": lambda b, a: _set(self.model(b).tags, b),
             "registered-models/delete-tag": lambda b, a: _delete(self.model(b).tags, b),
             "registered-models/alias": lambda b, a: self.model(b).aliases.update({b["alias"]: str(b["version"])}),
             "registered-models/delete-alias": lambda b, a: _forget(self.model(b).aliases, b.get("alias")),
             "model-versions/create": self._create_version,
-            "model-versions/update": lambda b, a: self.version(b).update(description=b.get("description") or ""),
+            "model-versions/update": self._update_version,
             "model-versions/transition-stage": self._move,
             "model-versions/set-tag": lambda b, a: _set(self.version(b)["tags"], b),
             "model-versions/delete-tag": lambda b, a: _delete(self.version(b)["tags"], b),
@@ -137,6 +136,11 @@ class Registry:
         name = body["name"]
         self.models[name] = RegisteredModel(name, body.get("description") or "", tags, added.get("t") or 0)
 
+    def _update(self, body: Body, added: Body) -> None:
+        model = self.model(body)
+        model.description = body.get("description") or ""
+        model.updated = added.get("t") or model.updated
+
     def _create_version(self, body: Body, added: Body) -> None:
         model = self.model(body)
         added.setdefault("version", str(len(model.versions) + 1))  # here, as two ranks may register at the same time
@@ -149,15 +153,27 @@ class Registry:
         version.update(run_id=body.get("run_id") or "", model_id=body.get("model_id") or "")
         version["tags"] = {tag["key"]: tag.get("value") or "" for tag in body.get("tags") or []}
         model.versions.append(version)
+        self._places["models:/%s/%s" % (model.name, version["version"])] = self._place(body["source"])
         model.updated = added["t"]
+
+    def _update_version(self, body: Body, added: Body) -> None:
+        version = self.version(body)
+        version["description"] = body.get("description") or ""
+        version["last_updated_timestamp"] = added.get("t") or version["last_updated_timestamp"]
 
     def _move(self, body: Body, added: Body) -> None:
         version, stage = self.version(body), str(body.get("stage") or "None")
+        moved = [version]
         if body.get("archive_existing_versions"):
             for other in self.model(body).versions:
-                if other["current_stage"].lower() == stage.lower():
+                if other is not version and other["current_stage"].lower() == stage.lower():
                     other["current_stage"] = "Archived"
+                    moved.append(other)
         version["current_stage"] = stage.capitalize()
+        if added.get("t"):
+            self.model(body).updated = added["t"]
+            for one in moved:
+                one["last_updated_timestamp"] = added["t"]
 
     # -- answers
 
@@ -167,21 +183,18 @@ class Registry:
         return None if read is None else read(self, body)
 
     def found(self, body: Body) -> Body:
-        """Return the registered models that match a filter."""
-        clauses = _parsed(body)
-        return {"registered_models": [m.view() for m in self.models.values() if search.matches(clauses, _columns(m))]}
+        """Return the registered models that match a filter, in order."""
+        views = [model.view() for model in self.models.values()]
+        return {"registered_models": registry_search.matching_models(views, body)}
 
     def found_versions(self, body: Body) -> Body:
-        """Return the versions that match a filter, the newest first."""
-        clauses = _parsed(body)
-        found = [
-            model.version_view(version)
-            for model in self.models.values()
-            for version in model.versions
-            if search.matches(clauses, _columns(model, version))
-        ]
-        found.sort(key=lambda version: (version["name"], -int(version["version"])))
-        return {"model_versions": found}
+        """Return the versions that match a filter, in order."""
+        views = [model.version_view(version) for model in self.models.values() for version in model.versions]
+        return {"model_versions": registry_search.matching_versions(views, body)}
+
+    def _place(self, source: str) -> str:
+        """Return the place of a source: of a copy of a version of the job that of the version."""
+        return self._places.get(source, source)
 
     def by_alias(self, body: Body) -> Body:
         """Return the version that has an alias."""
@@ -221,25 +234,6 @@ def change_of(method: str, op: str) -> str:
     return op if method != "GET" and op in CHANGES else ""
 
 
-def _parsed(body: Body) -> List[search.Clause]:
-    try:
-        return search.parse(body.get("filter") or "")
-    except ValueError as error:
-        raise invalid(str(error)) from None
-
-
-def _columns(model: RegisteredModel, version: Optional[Body] = None) -> search.Lookup:
-    def column(kind: str, key: str) -> Any:
-        tags = model.tags if version is None else version["tags"]
-        if kind == "tag":
-            return tags.get(key, "false" if key == _IS_PROMPT else None)
-        if key == "name":
-            return model.name
-        return None if version is None else {**version, "version_number": version["version"]}.get(key)
-
-    return column
-
-
 def _pairs(values: Dict[str, str]) -> List[Body]:
     return [{"key": key, "value": value} for key, value in values.items()]
 
@@ -262,16 +256,14 @@ _READS: Dict[str, Callable[[Registry, Body], Body]] = {
     "registered-models/alias": Registry.by_alias,
     "registered-models/get-latest-versions": lambda registry, body: {
         "model_versions": [
-            registry.model(body).version_view(v) for v in registry.model(body).latest(_list(body.get("stages")))
+            registry.model(body).version_view(v) for v in registry.model(body).latest(search.texts(body.get("stages")))
         ]
     },
     "model-versions/get": lambda registry, body: {
         "model_version": registry.model(body).version_view(registry.version(body))
     },
     "model-versions/search": Registry.found_versions,
-    "model-versions/get-download-uri": lambda registry, body: {"artifact_uri": registry.version(body)["source"]},
+    "model-versions/get-download-uri": lambda registry, body: {
+        "artifact_uri": registry._place(registry.version(body)["source"])
+    },
 }
-
-
-def _list(value: Any) -> List[str]:
-    return [str(item) for item in value] if isinstance(value, list) else [str(value)] if value else []

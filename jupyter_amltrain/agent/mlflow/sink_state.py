@@ -83,6 +83,7 @@ class State:
         self._fold: Dict[str, Callable[[Body, Body], None]] = {
             "experiments/create": lambda b, a: self.add_experiment(a["id"], b["name"], a["t"], b.get("tags")),
             "experiments/set-experiment-tag": self._experiment_tag,
+            "experiments/delete-experiment-tag": self._delete_experiment_tag,
             "runs/create": self._create_run,
             "runs/update": self._update_run,
             "runs/delete": lambda b, a: setattr(self.run(b), "active", False),
@@ -144,11 +145,16 @@ class State:
         elif op.startswith("runs/") and op != "runs/create":
             run = self.run(body)
             if op == "runs/delete-tag" and body.get("key") not in run.tags:
-                raise missing(f"No tag with name: {body.get('key')} in run with id {run.run_id}")
+                raise missing(f"No tag with name: {body.get('key')} in run with id {run.run_id}", is_part=True)
             if op == "runs/log-model":
                 json.loads(body["model_json"])
         elif op in ("experiments/set-experiment-tag", "logged-models"):
             self.experiment(body.get("experiment_id"))
+        elif op == "experiments/delete-experiment-tag":
+            experiment, key = self.experiment(body.get("experiment_id")), body.get("key")
+            if all(tag["key"] != key for tag in experiment["tags"]):
+                place = f"in experiment with id {experiment['experiment_id']}"
+                raise missing(f"No tag with name: {key} {place}", is_part=True)
         elif op.startswith("logged-models/"):
             self.model(op.split("/")[1])
         elif op in sink_registry.CHANGES:
@@ -186,6 +192,10 @@ class State:
         tags = {tag["key"]: tag for tag in self.experiments[body["experiment_id"]]["tags"]}
         tags[body["key"]] = {"key": body["key"], "value": body.get("value", "")}
         self.experiments[body["experiment_id"]]["tags"] = list(tags.values())
+
+    def _delete_experiment_tag(self, body: Body, added: Body) -> None:
+        experiment = self.experiments[body["experiment_id"]]
+        experiment["tags"] = [tag for tag in experiment["tags"] if tag["key"] != body["key"]]
 
     def _create_run(self, body: Body, added: Body) -> None:
         start = int(body.get("start_time") or added["t"])
@@ -305,7 +315,7 @@ class State:
         else:  # MLflow 2.x
             tag = {"key": key, "value": self.uri("traces", added["id"], "artifacts")}
             tags = list(body.get("tags") or []) + [tag]
-            self.traces[added["id"]] = dict(body, request_id=added["id"], tags=tags)
+            self.traces[added["id"]] = dict({"status": "IN_PROGRESS"}, **dict(body, request_id=added["id"], tags=tags))
 
 
 def _dataset_column(entry: Body, key: str) -> Any:
@@ -387,7 +397,7 @@ class Recorder:
             }
             t = now_ms()
             self.journal.append("init", {}, added, t)
-            self.state.add_run(run_id, EXPERIMENT_ID, run_name, "", t)
+            self._begin(added, t)
 
     def attempt(self) -> int:
         """Return the number of the job's current attempt, from 1."""
@@ -400,13 +410,17 @@ class Recorder:
     def _replay(self, record: Record) -> None:
         added = record.get("a") or {}
         if record["op"] == "init":
-            self.state.add_run(added["id"], added["exp_id"], added["name"], "", record["t"])
+            self._begin(added, int(record["t"]))
             return
         try:
             self.state.apply(record["op"], record["b"], added)
         except Refusal as error:  # the line that created the named object is damaged
             raise ValueError(error.message) from error
         self._unanswered = [*self._unanswered[1 - _UNANSWERED :], record]
+
+    def _begin(self, added: Body, t: int) -> None:
+        self.state.add_run(added["id"], added["exp_id"], added["name"], "", t)
+        self.state.experiments[EXPERIMENT_ID].update(creation_time=t, last_update_time=t)
 
     def note_once(self, text: str) -> None:
         """Log a sentence, once."""

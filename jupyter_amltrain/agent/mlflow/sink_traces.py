@@ -109,11 +109,11 @@ def matching_traces(traces: Dict[str, Body], body: Body) -> Body:
         The filter or the order is not valid, or needs what only a store has: spans and assessments.
     """
     places = [str((one.get("mlflow_experiment") or {}).get("experiment_id")) for one in body.get("locations") or []]
-    places = places or _texts(body.get("experiment_ids"))
+    places = places or search.texts(body.get("experiment_ids"))
     found = [trace for trace in traces.values() if not places or _experiment(trace) in places]
     found = search.select(found, body.get("filter"), _trace_columns, COLUMNS)
     found.sort(key=lambda trace: (-trace_ms(trace), _id(trace)))
-    found = search.ordered(found, _texts(body.get("order_by")), _trace_columns, COLUMNS)
+    found = search.ordered(found, search.texts(body.get("order_by")), _trace_columns, COLUMNS)
     return search.page("traces", found, body, 100)
 
 
@@ -165,7 +165,3 @@ def _mapping(values: Any) -> Dict[str, str]:
 def _experiment(trace: Body) -> str:
     place = trace.get("trace_location") or {}
     return str((place.get("mlflow_experiment") or {}).get("experiment_id") or trace.get("experiment_id") or "")
-
-
-def _texts(value: Any) -> List[str]:
-    return [str(item) for item in value] if isinstance(value, list) else [str(value)] if value else []

@@ -37,13 +37,16 @@ class Refusal(Exception):
         One sentence for the script.
     http
         HTTP status; never 408, 429 or 5xx, which make the client retry for minutes.
+    is_final
+        The project cannot know more: the call is for an object of the job itself.
     """
 
-    def __init__(self, code: str, message: str, http: int = 400) -> None:
+    def __init__(self, code: str, message: str, http: int = 400, *, is_final: bool = False) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.http = http
+        self.is_final = is_final
 
 
 def invalid(message: str) -> Refusal:
@@ -51,9 +54,15 @@ def invalid(message: str) -> Refusal:
     return Refusal("INVALID_PARAMETER_VALUE", message)
 
 
-def missing(message: str) -> Refusal:
-    """Return the refusal of a request for an object that does not exist."""
-    return Refusal("RESOURCE_DOES_NOT_EXIST", message, 404)
+def missing(message: str, *, is_part: bool = False) -> Refusal:
+    """Return the refusal of a request for an object that does not exist.
+
+    Parameters
+    ----------
+    is_part
+        It would be a part of an object of the job, as a tag of a run.
+    """
+    return Refusal("RESOURCE_DOES_NOT_EXIST", message, 404, is_final=is_part)
 
 
 def fit(op: str, body: Body, note: Note) -> Body:

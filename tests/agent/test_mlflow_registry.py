@@ -1,0 +1,173 @@
+"""The registry and the experiments of a job, by the REST interface, without MLflow: fast."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from jupyter_amltrain.agent.mlflow.project_server import MlflowCall
+from jupyter_amltrain.agent.mlflow.routes import Sink
+from jupyter_amltrain.agent.mlflow.sink_state import Recorder
+from jupyter_amltrain.agent.mlflow.validation import Refusal
+from tests.agent.mlflow_jobs import RUN_ID, Host
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    with Host(tmp_path / "run") as host:
+        yield host
+
+
+def register(host: Host, *names: str) -> None:
+    """A version of each name, in this order, at different times."""
+    for name in names:
+        host.call("POST", "registered-models/create", {"name": name})
+        code, answer = host.call("POST", "model-versions/create", {"name": name, "source": f"s3://{name}"})
+        assert code == 200, answer
+        made = answer["model_version"]["creation_timestamp"]
+        while host.call("POST", "experiments/create", {"name": f"{name}{os.urandom(4).hex()}"}) and now(host) <= made:
+            pass
+
+
+def now(host: Host) -> int:
+    return int(max(record["t"] for record in host.records()))
+
+
+def found(host: Host, op: str, key: str, **query: Any) -> list[str]:
+    """All pages of a search: the names, versions with their number."""
+    names, token = list[str](), ""
+    while True:
+        more = {"page_token": token} if token else {}
+        code, answer = host.call("GET", f"{op}?{urlencode({**query, **more}, doseq=True)}")
+        assert code == 200, answer
+        names += [item["name"] + item.get("version", "") for item in answer[key]]
+        token = answer.get("next_page_token") or ""
+        if not token:
+            return names
+
+
+@pytest.mark.parametrize("size", [{}, {"max_results": 1}, {"max_results": 2}])
+def test_registry_search_has_order_and_pages_of_request(host: Host, size: dict[str, int]) -> None:
+    register(host, "b", "c", "a")
+    register(host, "b")
+
+    def models(**query: Any) -> list[str]:
+        return found(host, "registered-models/search", "registered_models", **size, **query)
+
+    def versions(**query: Any) -> list[str]:
+        return found(host, "model-versions/search", "model_versions", **size, **query)
+
+    assert models() == ["a", "b", "c"]
+    assert models(order_by="name DESC") == ["c", "b", "a"]
+    assert models(order_by=["timestamp DESC", "name"]) == ["b", "a", "c"]
+    assert versions() == ["b2", "a1", "c1", "b1"]
+    assert versions(order_by=["name", "version_number ASC"]) == ["a1", "b1", "b2", "c1"]
+    assert versions(filter="source_path = 's3://b'", order_by="creation_timestamp") == ["b1", "b2"]
+
+
+@pytest.mark.parametrize(
+    "query", [{"filter": "stage = 'x'"}, {"filter": "params.a = 'x'"}, {"order_by": "tags.a"}, {"order_by": "run_id"}]
+)
+def test_registry_search_with_unknown_column_is_refused(host: Host, query: dict[str, str]) -> None:
+    register(host, "a")
+    code, answer = host.call("GET", "model-versions/search?" + urlencode(query))
+    assert (code, answer["error_code"]) == (400, "INVALID_PARAMETER_VALUE")
+
+
+def test_change_of_version_is_its_latest_update(host: Host) -> None:
+    register(host, "a", "b")
+
+    def version(name: str) -> dict[str, Any]:
+        answer: dict[str, Any] = host.call("GET", f"model-versions/get?name={name}&version=1")[1]["model_version"]
+        return answer
+
+    body = {"name": "a", "version": "1"}
+    host.call("PATCH", "model-versions/update", {**body, "description": "better"})
+    assert version("a")["last_updated_timestamp"] > version("a")["creation_timestamp"]
+    host.call("POST", "model-versions/transition-stage", {"name": "b", "version": "1", "stage": "Staging"})
+    model = host.call("GET", "registered-models/get?name=b")[1]["registered_model"]
+    assert model["last_updated_timestamp"] == version("b")["last_updated_timestamp"]
+    assert model["last_updated_timestamp"] > version("b")["creation_timestamp"]
+
+
+def test_copy_of_version_has_files_of_first(host: Host) -> None:
+    register(host, "a")
+    for name, source in (("copy", "models:/a/1"), ("again", "models:/copy/1"), ("own", "models:/own/1")):
+        host.call("POST", "registered-models/create", {"name": name})
+        host.call("POST", "model-versions/create", {"name": name, "source": source})
+    places = [
+        host.call("GET", f"model-versions/get-download-uri?name={name}&version=1")[1]["artifact_uri"]
+        for name in ("copy", "again", "own")
+    ]
+    assert places == ["s3://a", "s3://a", "models:/own/1"]
+
+
+def test_experiments_have_order_and_pages_of_request(host: Host) -> None:
+    for name in ("x", "z", "y"):
+        tags = [{"key": "kind", "value": name}]
+        host.call("POST", "experiments/create", {"name": name, "tags": tags})
+
+    def experiments(**body: Any) -> list[str]:
+        names, token = list[str](), ""
+        while True:
+            answer = host.call("POST", "experiments/search", {**body, "page_token": token})[1]
+            names += [item["name"] for item in answer["experiments"]]
+            token = answer.get("next_page_token") or ""
+            if not token:
+                return names
+
+    assert experiments(order_by=["name DESC"], filter="tags.kind != 'none'", max_results=2) == ["z", "y", "x"]
+    assert experiments(view_type="DELETED_ONLY") == []
+    assert len(experiments(view_type="ALL", max_results=1)) == 4
+    assert host.call("POST", "experiments/search", {"filter": "params.a = '1'"})[0] == 400
+    own = host.call("GET", "experiments/get?experiment_id=0")[1]["experiment"]
+    assert own["creation_time"] == own["last_update_time"] > 0
+
+
+def test_deleted_tag_of_experiment_is_gone_also_after_restart(host: Host) -> None:
+    for key in ("kept", "gone"):
+        host.call("POST", "experiments/set-experiment-tag", {"experiment_id": "0", "key": key, "value": "1"})
+    gone = {"experiment_id": "0", "key": "gone"}
+    assert host.call("POST", "experiments/delete-experiment-tag", gone) == (200, {})
+    os.kill(host.pid, signal.SIGKILL)
+    host.restarted()
+    tags = host.call("GET", "experiments/get?experiment_id=0")[1]["experiment"]["tags"]
+    assert [tag["key"] for tag in tags] == ["kept"]
+    code, answer = host.call("POST", "experiments/delete-experiment-tag", gone)
+    assert (code, answer["error_code"]) == (404, "RESOURCE_DOES_NOT_EXIST")
+
+
+class Elsewhere:
+    """A project that answers everything."""
+
+    def forward(self, *call: Any) -> str:
+        return "of the project"
+
+
+@pytest.mark.parametrize(
+    ("method", "op", "body", "text"),
+    [
+        ("POST", "runs/delete-tag", {"run_id": RUN_ID, "key": "none"}, "No tag with name: none"),
+        ("GET", "model-versions/get", {"name": "own", "version": "7"}, r"Model Version \(name=own, version=7\)"),
+        ("POST", "experiments/delete-experiment-tag", {"experiment_id": "0", "key": "none"}, "No tag with name"),
+    ],
+)
+def test_missing_part_of_own_object_is_not_sought_in_project(
+    tmp_path: Path, method: str, op: str, body: dict[str, Any], text: str
+) -> None:
+    names = {"run_id": RUN_ID, "run_name": "r", "experiment_name": "e"}
+    journal, artifacts = str(tmp_path / "metrics" / "j"), str(tmp_path / "artifacts")
+    recorder = Recorder(journal=journal, artifacts=artifacts, **names, on_note=lambda note: None)
+    sink, path = Sink(recorder, Elsewhere()), "/api/2.0/mlflow/"  # type: ignore[arg-type]
+    sink.handle("POST", path + "registered-models/create", {"name": "own"})
+    request = MlflowCall(method, path + op, "application/json", b"")
+    with pytest.raises(Refusal, match=text):
+        sink.handle(method, path + op, body, request=request)
+    other = {**body, **{key: "77" for key in ("run_id", "name", "experiment_id") if key in body}}
+    assert sink.handle(method, path + op, other, request=request) == "of the project"
