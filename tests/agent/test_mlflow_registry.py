@@ -150,6 +150,15 @@ class Elsewhere:
         return "of the project"
 
 
+@pytest.fixture
+def sink(tmp_path: Path) -> Sink:
+    """A job's routes beside such a project."""
+    names = {"run_id": RUN_ID, "run_name": "r", "experiment_name": "e"}
+    journal, artifacts = str(tmp_path / "metrics" / "j"), str(tmp_path / "artifacts")
+    recorder = Recorder(journal=journal, artifacts=artifacts, **names, on_note=lambda note: None)
+    return Sink(recorder, Elsewhere())  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("method", "op", "body", "text"),
     [
@@ -159,15 +168,61 @@ class Elsewhere:
     ],
 )
 def test_missing_part_of_own_object_is_not_sought_in_project(
-    tmp_path: Path, method: str, op: str, body: dict[str, Any], text: str
+    sink: Sink, method: str, op: str, body: dict[str, Any], text: str
 ) -> None:
-    names = {"run_id": RUN_ID, "run_name": "r", "experiment_name": "e"}
-    journal, artifacts = str(tmp_path / "metrics" / "j"), str(tmp_path / "artifacts")
-    recorder = Recorder(journal=journal, artifacts=artifacts, **names, on_note=lambda note: None)
-    sink, path = Sink(recorder, Elsewhere()), "/api/2.0/mlflow/"  # type: ignore[arg-type]
+    path = "/api/2.0/mlflow/"
     sink.handle("POST", path + "registered-models/create", {"name": "own"})
     request = MlflowCall(method, path + op, "application/json", b"")
     with pytest.raises(Refusal, match=text):
         sink.handle(method, path + op, body, request=request)
     other = {**body, **{key: "77" for key in ("run_id", "name", "experiment_id") if key in body}}
     assert sink.handle(method, path + op, other, request=request) == "of the project"
+
+
+@pytest.mark.parametrize(
+    ("op", "body", "kind"),
+    [
+        ("metrics/get-history-bulk", {"run_id": RUN_ID}, "run"),
+        ("scorers/register", {"experiment_id": "made"}, "experiment"),
+    ],
+)
+def test_call_of_project_for_own_object_is_refused_with_reason(sink: Sink, op: str, body: Any, kind: str) -> None:
+    path = "/api/3.0/mlflow/"
+    if "experiment_id" in body:
+        body = sink.handle("POST", path + "experiments/create", {"name": "made"})
+    request = MlflowCall("POST", path + op, "application/json", b"")
+    with pytest.raises(Refusal, match=f"This {kind} is of the running job") as caught:
+        sink.handle("POST", path + op, body, request=request)
+    assert caught.value.code == "INVALID_STATE"
+    assert sink.handle("POST", path + op, {"experiment_id": "0"}, request=request) == "of the project"
+
+
+def test_assessment_of_own_trace_is_refused_with_reason(host: Host) -> None:
+    place = {"type": "MLFLOW_EXPERIMENT", "mlflow_experiment": {"experiment_id": "0"}}
+    info = {"trace_id": "tr-1", "trace_location": place, "request_time": "2026-01-01T00:00:00Z", "state": "OK"}
+    assert host.call("POST", "traces", {"trace": {"trace_info": info}})[0] == 200
+    code, answer = host.call("POST", "traces/tr-1/assessments", {"assessment": {"assessment_name": "good"}})
+    assert (code, answer["error_code"]) == (400, "INVALID_STATE")
+    assert "This trace is of the running job" in answer["message"]
+    assert host.call("GET", "traces/tr-1")[0] == 200
+
+
+def test_trace_of_mlflow_2_is_in_progress_until_its_end(host: Host) -> None:
+    body = {"experiment_id": "0", "timestamp_ms": 1000, "tags": [], "request_metadata": []}
+    trace = host.call("POST", "traces", body)[1]["trace_info"]
+    assert trace["status"] == "IN_PROGRESS"
+    host.call("PATCH", "traces/" + trace["request_id"], {"timestamp_ms": 1500, "status": "OK"})
+    assert host.call("GET", f"traces/{trace['request_id']}/info")[1]["trace_info"]["status"] == "OK"
+
+
+def test_logged_models_without_name_have_names_of_their_own(host: Host) -> None:
+    models = [host.call("POST", "logged-models", {"experiment_id": "0"})[1]["model"]["info"] for _ in range(2)]
+    assert len({model["name"] for model in models}) == 2
+    code, answer = host.call("DELETE", f"logged-models/{models[0]['model_id']}/tags/none")
+    assert (code, answer["error_code"]) == (404, "RESOURCE_DOES_NOT_EXIST")
+
+
+def test_version_that_is_no_number_is_refused(host: Host) -> None:
+    register(host, "a")
+    code, answer = host.call("GET", "model-versions/get?name=a&version=latest")
+    assert (code, answer["error_code"]) == (400, "INVALID_PARAMETER_VALUE")

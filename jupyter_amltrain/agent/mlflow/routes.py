@@ -113,6 +113,15 @@ _PLAIN = (
 #: Changes of an experiment that only the project's store makes.
 _EXPERIMENT_CHANGES = ("experiments/update", "experiments/delete", "experiments/restore")
 
+#: Why a call for something of the job cannot be made yet, with its kind.
+_NOT_YET = (
+    "This %s is of the running job, and is in the project when the run is recorded. Make this call from the notebook"
+    " after the run."
+)
+
+#: Calls for a trace of the job.
+_TRACE = re.compile(r"traces/[^/]+(/info|/tags)?$")
+
 #: Searches of the registry, with the name of the list in their response and the size of a page.
 _SEARCHES = {
     "registered-models/search": ("registered_models", 100),
@@ -162,12 +171,22 @@ class Sink:
         except Refusal as refusal:
             is_elsewhere = refusal.code in _ELSEWHERE and not refusal.is_final
             if request is not None and self._project is not None and is_elsewhere:
+                self._refuse_own(match.group(1) if match else "", body)
                 return self._project.forward(request, path, body)
             if refusal.code == _UNKNOWN:
                 self.recorder.note_once(
                     f"unknown MLflow call {method} {path}; the script got an error, the run continues"
                 )
             raise
+
+    def _refuse_own(self, op: str, body: Body) -> None:
+        """Refuse a call of the project that names a run or an experiment of the job: it is not there yet."""
+        if op.startswith(("registered-models/", "model-versions/")):
+            return
+        experiment, run = str(body.get("experiment_id")), str(body.get("run_id") or body.get("run_uuid"))
+        if run in self._state.runs or (experiment != EXPERIMENT_ID and experiment in self._state.experiments):
+            what = "run" if run in self._state.runs else "experiment"
+            raise Refusal("INVALID_STATE", _NOT_YET % what)
 
     def _own(self, method: str, op: str, path: str, body: Body, rank: Callable[[], str]) -> Any:
         """Handle a call of the job's own runs and models."""
@@ -179,11 +198,7 @@ class Sink:
         if route is not None:
             return route(self, body)
         if op in _EXPERIMENT_CHANGES and body.get("experiment_id") in self._state.experiments:
-            raise Refusal(
-                "INVALID_STATE",
-                "This experiment is of the running job, and is in the project when the run is recorded. Change it from"
-                " the notebook after the run.",
-            )
+            raise Refusal("INVALID_STATE", _NOT_YET % "experiment")
         if op in _PLAIN and method != "GET":
             self.recorder.change(op, body, {})
             return {}
@@ -367,7 +382,11 @@ class Sink:
         return {"root_uri": self._state.uri("runs", run_id, "artifacts"), "files": files}
 
     def _create_model(self, body: Body) -> Body:
-        added = {"id": "m-" + uuid.uuid4().hex, "name": body.get("name") or "model", "t": now_ms()}
+        added = {
+            "id": "m-" + uuid.uuid4().hex,
+            "name": body.get("name") or "model-" + uuid.uuid4().hex[:8],
+            "t": now_ms(),
+        }
         body = dict(body, experiment_id=str(body.get("experiment_id") or EXPERIMENT_ID))
         orphan = not body.get("source_run_id")
         if orphan:  # log_model of MLflow 3 starts no run; in a job the model belongs to the job's run
@@ -399,6 +418,8 @@ class Sink:
         trace_id = op.split("/")[1]
         if trace_id == "delete-traces":
             return self._delete_traces(op, body)
+        if trace_id in self._state.traces and not _TRACE.match(op):  # as for an assessment
+            raise Refusal("INVALID_STATE", _NOT_YET % "trace")
         if method != "GET" and trace_id in self._state.traces:
             changed = op.replace("/tags", "/delete-tag") if method == "DELETE" else op
             self.recorder.change(changed, body, {"t": now_ms()})

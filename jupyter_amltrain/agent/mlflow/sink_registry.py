@@ -62,6 +62,8 @@ class RegisteredModel:
         for version in self.versions:
             if version["version"] == str(number):
                 return version
+        if not str(number).isdecimal():
+            raise invalid(f"Parameter 'version' must be an integer, got '{number}'.")
         raise missing(f"Model Version (name={self.name}, version={number}) not found", is_part=True)
 
     def version_view(self, version: Body) -> Body:

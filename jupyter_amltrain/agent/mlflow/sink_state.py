@@ -156,9 +156,14 @@ class State:
                 place = f"in experiment with id {experiment['experiment_id']}"
                 raise missing(f"No tag with name: {key} {place}", is_part=True)
         elif op.startswith("logged-models/"):
-            self.model(op.split("/")[1])
+            self._check_model(op.split("/"))
         elif op in sink_registry.CHANGES:
             self.registry.check(op, body)
+
+    def _check_model(self, path: List[str]) -> None:
+        tags = self.model(path[1])["info"]["tags"]
+        if path[2:3] == ["tags"] and len(path) == 4 and all(tag["key"] != path[3] for tag in tags):
+            raise missing(f"No tag with key {path[3]!r} found for model with ID {path[1]!r}.", is_part=True)
 
     def apply(self, op: str, body: Body, added: Body) -> None:
         """Apply one journal record. `added` holds the ids and times that the sink chose."""

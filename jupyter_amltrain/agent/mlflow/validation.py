@@ -86,7 +86,9 @@ def fit(op: str, body: Body, note: Note) -> Body:
         return _batch(body, note)
     elif op == "experiments/create":
         _text(body, "name")
-        if not body.get("name"):
+        if body.get("name") is None:
+            raise invalid("Missing value for required parameter 'name'.")
+        if not body["name"]:
             raise invalid("Invalid experiment name: ''. Experiment name cannot be empty.")
         _length("name", body["name"], EXPERIMENT_NAME)
     elif op == "experiments/set-experiment-tag":
