@@ -143,7 +143,7 @@ def test_deleted_tag_of_experiment_is_gone_also_after_restart(host: Host) -> Non
     assert (code, answer["error_code"]) == (404, "RESOURCE_DOES_NOT_EXIST")
 
 
-class Elsewhere:
+class AnsweringProject:
     """A project that answers everything."""
 
     def forward(self, *call: Any) -> str:
@@ -156,7 +156,7 @@ def sink(tmp_path: Path) -> Sink:
     names = {"run_id": RUN_ID, "run_name": "r", "experiment_name": "e"}
     journal, artifacts = str(tmp_path / "metrics" / "j"), str(tmp_path / "artifacts")
     recorder = Recorder(journal=journal, artifacts=artifacts, **names, on_note=lambda note: None)
-    return Sink(recorder, Elsewhere())  # type: ignore[arg-type]
+    return Sink(recorder, AnsweringProject())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

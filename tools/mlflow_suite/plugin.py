@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tools.mlflow_suite import endpoint
 
 #: Kind of the endpoint, its folder, and the file of the results.
@@ -29,14 +32,16 @@ class Suite:
     def pytest_collection(self) -> None:
         """Replace the servers that tests start."""
         import requests
-        from tests.tracking import integration_test_utils as utils
+
+        utils: Any = importlib.import_module("tests.tracking.integration_test_utils")  # of MLflow
+        session: Any = requests.Session
 
         @contextmanager
         def server(*args: Any, **kwargs: Any) -> Iterator[str]:
             yield self.uri
 
         utils.ServerThread = utils._init_server = server
-        requests.Session.request = self._with_token(requests.Session.request)
+        session.request = self._with_token(session.request)
 
     def _with_token(self, plain: Any) -> Any:
         """Return a method for requests: tests also send some that are not of MLflow's client."""
@@ -64,21 +69,18 @@ class Suite:
         return value
 
     def _replaced(self, fixture: Any, request: Any) -> Any:
-        import mlflow
-        from mlflow.utils.credentials import get_default_host_creds
-
+        mlflow: Any = importlib.import_module("mlflow")
         module = getattr(request.node, "nodeid", "").partition("::")[0]
-        if fixture.argname in ("tracking_uri_mock", "tracking_uri"):
-            if "notrackingurimock" not in request.keywords or fixture.argname == "tracking_uri":
-                mlflow.set_tracking_uri(self.uri)
-                fixture.addfinalizer(lambda: mlflow.set_tracking_uri(None))
-                return self.uri
+        is_mocked = fixture.argname == "tracking_uri_mock" and "notrackingurimock" not in request.keywords
+        if is_mocked or fixture.argname == "tracking_uri":
+            mlflow.set_tracking_uri(self.uri)
+            fixture.addfinalizer(lambda: mlflow.set_tracking_uri(None))
+            return self.uri
         if fixture.argname == "store" and "sqlalchemy_store" in module:
-            if "model_registry" in module:
-                from mlflow.store.model_registry.rest_store import RestStore
-            else:
-                from mlflow.store.tracking.rest_store import RestStore
-            return RestStore(lambda: get_default_host_creds(self.uri))
+            kind = "model_registry" if "model_registry" in module else "tracking"
+            store: Any = importlib.import_module(f"mlflow.store.{kind}.rest_store")
+            credentials: Any = importlib.import_module("mlflow.utils.credentials")
+            return store.RestStore(lambda: credentials.get_default_host_creds(self.uri))
         return None
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -98,11 +100,15 @@ class Suite:
             self._results.flush()
 
 
+def _end(started: AbstractContextManager[Any]) -> None:
+    started.__exit__(None, None, None)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Start the endpoint before a file of the tests imports MLflow."""
     started = endpoint.started(os.environ[KIND], Path(os.environ[FOLDER]), Path(__file__).resolve().parents[2])
     env, empty = started.__enter__()
-    early_config.add_cleanup(lambda: started.__exit__(None, None, None))
+    early_config.add_cleanup(functools.partial(_end, started))
     os.environ.update(env)
     early_config.pluginmanager.register(Suite(env, empty), "amltrain-suite")
