@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -184,17 +185,19 @@ def test_missing_part_of_own_object_is_not_sought_in_project(
     [
         ("metrics/get-history-bulk", {"run_id": RUN_ID}, "run"),
         ("scorers/register", {"experiment_id": "made"}, "experiment"),
+        ("datasets/create", {"experiment_ids": ["made"]}, "experiment"),
     ],
 )
 def test_call_of_project_for_own_object_is_refused_with_reason(sink: Sink, op: str, body: Any, kind: str) -> None:
     path = "/api/3.0/mlflow/"
-    if "experiment_id" in body:
-        body = sink.handle("POST", path + "experiments/create", {"name": "made"})
+    made = sink.handle("POST", path + "experiments/create", {"name": "made"})["experiment_id"]
+    body = json.loads(json.dumps(body).replace("made", made))
     request = MlflowCall("POST", path + op, "application/json", b"")
     with pytest.raises(Refusal, match=f"This {kind} is of the running job") as caught:
         sink.handle("POST", path + op, body, request=request)
     assert caught.value.code == "INVALID_STATE"
-    assert sink.handle("POST", path + op, {"experiment_id": "0"}, request=request) == "of the project"
+    for other in ({"experiment_id": "0"}, {"experiment_ids": ["0", "77"]}):
+        assert sink.handle("POST", path + op, other, request=request) == "of the project"
 
 
 def test_assessment_of_own_trace_is_refused_with_reason(host: Host) -> None:

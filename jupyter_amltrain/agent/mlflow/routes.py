@@ -183,10 +183,13 @@ class Sink:
         """Refuse a call of the project that names a run or an experiment of the job: it is not there yet."""
         if op.startswith(("registered-models/", "model-versions/")):
             return
-        experiment, run = str(body.get("experiment_id")), str(body.get("run_id") or body.get("run_uuid"))
-        if run in self._state.runs or (experiment != EXPERIMENT_ID and experiment in self._state.experiments):
-            what = "run" if run in self._state.runs else "experiment"
-            raise Refusal("INVALID_STATE", _NOT_YET % what)
+        if str(body.get("run_id") or body.get("run_uuid")) in self._state.runs:
+            raise Refusal("INVALID_STATE", _NOT_YET % "run")
+        experiments = {str(body.get("experiment_id"))}
+        if not op.endswith("/search"):  # a search finds what others of them have
+            experiments.update(search.texts(body.get("experiment_ids")))
+        if any(one in self._state.experiments for one in experiments - {EXPERIMENT_ID}):
+            raise Refusal("INVALID_STATE", _NOT_YET % "experiment")
 
     def _own(self, method: str, op: str, path: str, body: Body, rank: Callable[[], str]) -> Any:
         """Handle a call of the job's own runs and models."""
