@@ -174,6 +174,11 @@ def test_model_without_run_belongs_to_job_run(host):
             {"run_id": RUN_ID, "params": [{"key": str(i), "value": ""} for i in range(101)]},
             "at most 100 params",
         ),
+        (
+            "runs/log-batch",
+            {"run_id": RUN_ID, "params": [{"key": "p", "value": "1"}, {"key": "p", "value": "2"}]},
+            "Duplicate parameter keys have been submitted: ['p']",
+        ),
         ("runs/log-batch", [1, 2], "cannot read this request"),
     ],
 )

@@ -33,8 +33,8 @@ bodies = st.fixed_dictionaries({}, optional=fields)
 OPS = (
     "runs/create runs/update runs/log-metric runs/log-parameter runs/log-batch runs/set-tag runs/delete-tag"
     " runs/delete runs/restore runs/log-model runs/log-inputs runs/outputs experiments/create"
-    " experiments/set-experiment-tag experiments/delete-experiment-tag logged-models logged-models/m-1 logged-models/m-1/params"
-    " logged-models/m-1/tags traces traces/x init"
+    " experiments/set-experiment-tag experiments/delete-experiment-tag logged-models logged-models/m-1"
+    " logged-models/m-1/params logged-models/m-1/tags traces traces/x init"
 )
 ops = st.sampled_from(OPS.split()) | texts
 added = st.fixed_dictionaries({}, optional=dict.fromkeys(("id", "name", "t", "exp_id", "exp_name"), any_value))

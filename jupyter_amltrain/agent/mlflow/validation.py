@@ -123,9 +123,20 @@ def _batch(body: Body, note: Note) -> Body:
     fitted = dict(body)
     if params:
         fitted["params"] = [_pair(p, "Param key", PARAM_VALUE, note, check_name=True) for p in params]
+        _once(params)
     if tags:
         fitted["tags"] = _pairs(tags, "tags", TAG_VALUE, note)
     return fitted
+
+
+def _once(params: List[Body]) -> None:
+    keys = [param["key"] for param in params]
+    if len(set(keys)) < len(keys):
+        twice = [key for index, key in enumerate(keys) if key in keys[:index]]
+        raise invalid(
+            f"Duplicate parameter keys have been submitted: {twice}. Please ensure the request contains only one param "
+            "value per param key."
+        )
 
 
 def _pairs(pairs: Optional[List[Body]], what: str, limit: int, note: Note) -> List[Body]:
