@@ -229,3 +229,26 @@ def test_version_that_is_no_number_is_refused(host: Host) -> None:
     register(host, "a")
     code, answer = host.call("GET", "model-versions/get?name=a&version=latest")
     assert (code, answer["error_code"]) == (400, "INVALID_PARAMETER_VALUE")
+
+
+def test_alias_latest_is_newest_version(host: Host) -> None:
+    register(host, "a", "a")
+    for alias in ("latest", "Latest"):
+        answer = host.call("GET", f"registered-models/alias?name=a&alias={alias}")[1]
+        assert answer["model_version"]["version"] == "2"
+
+
+@pytest.mark.parametrize("alias", ["latest", "v1", "a b", "a" * 256, ""])
+def test_alias_that_mlflow_refuses_is_refused(host: Host, alias: str) -> None:
+    register(host, "a")
+    code, answer = host.call("POST", "registered-models/alias", {"name": "a", "alias": alias, "version": "1"})
+    assert (code, answer["error_code"]) == (400, "INVALID_PARAMETER_VALUE")
+
+
+@pytest.mark.parametrize(("length", "code"), [(100_000, 200), (100_001, 400)])
+def test_registry_takes_tags_up_to_limit_of_mlflow(host: Host, length: int, code: int) -> None:
+    tag = {"key": "mlflow.prompt.text", "value": "x" * length}
+    assert host.call("POST", "registered-models/create", {"name": "a", "tags": [tag]})[0] == code
+    register(host, "b")
+    assert host.call("POST", "model-versions/create", {"name": "b", "source": "s3://b", "tags": [tag]})[0] == code
+    assert host.call("POST", "model-versions/set-tag", {"name": "b", "version": "1", **tag})[0] == code

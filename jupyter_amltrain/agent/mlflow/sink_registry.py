@@ -4,12 +4,20 @@ A job may run where the project's registry cannot be reached. The versions that 
 from 1 within the job; the project's registry gives the final numbers.
 """
 
+import re
 from typing import Any, Callable, Dict, List, Optional
 
 from . import registry_search, search
-from .validation import NAME, TAG_VALUE, Body, Refusal, invalid, missing
+from .validation import NAME, REGISTRY_TAG_VALUE, Body, Refusal, invalid, missing
 
 _TAG = ("registered-models/set-tag", "model-versions/set-tag")
+
+#: Tag of a version of a prompt, with its text.
+_PROMPT_TEXT = "mlflow.prompt.text"
+
+_ALIAS = re.compile(r"[\w\-]{1,255}")
+#: Aliases that MLflow gives itself: that of the newest version, and those of version numbers.
+_LATEST, _NUMBER = "latest", re.compile(r"[vV]\d+")
 
 #: Changes of the registry that a job may make.
 CHANGES = (
@@ -114,20 +122,21 @@ class Registry:
                 raise invalid(f"'name' exceeds the maximum length of {NAME} characters")
             if name in self.models:
                 raise Refusal("RESOURCE_ALREADY_EXISTS", f"Registered Model (name={name}) already exists.")
+            _check_tags(body.get("tags") or [])
             return
         self.model(body)
         if op.startswith("model-versions/"):
             if op == "model-versions/create":
                 if not isinstance(body.get("source"), str) or not body["source"]:
                     raise invalid("Missing value for required parameter 'source'.")
+                _check_tags(body.get("tags") or [])
             else:
                 self.version(body)
-        if op in _TAG and (not body.get("key") or len(str(body.get("value") or "")) > TAG_VALUE):
-            raise invalid(f"A tag needs a key, and a value of at most {TAG_VALUE} characters.")
+        if op in _TAG:
+            _check_tags([body])
         if op == "registered-models/alias":
             self.version(body)
-            if not body.get("alias"):
-                raise invalid("Missing value for required parameter 'alias'.")
+            _check_alias(body.get("alias"))
 
     def apply(self, op: str, body: Body, added: Body) -> None:
         """Apply one journal record."""
@@ -201,6 +210,8 @@ class Registry:
     def by_alias(self, body: Body) -> Body:
         """Return the version that has an alias."""
         model = self.model(body)
+        if str(body.get("alias")).lower() == _LATEST and model.versions:
+            return {"model_version": model.version_view(model.versions[-1])}
         if body.get("alias") not in model.aliases:
             raise invalid(f"Registered model alias {body.get('alias')} not found.")
         return {"model_version": model.version_view(model.version(model.aliases[str(body["alias"])]))}
@@ -234,6 +245,27 @@ def change_of(method: str, op: str) -> str:
     if op == "registered-models/alias":
         return {"POST": op, "DELETE": "registered-models/delete-alias"}.get(method, "")
     return op if method != "GET" and op in CHANGES else ""
+
+
+def _check_tags(tags: List[Body]) -> None:
+    for tag in tags:
+        key, value = tag.get("key"), str(tag.get("value") or "")
+        if key == _PROMPT_TEXT and len(value) > REGISTRY_TAG_VALUE:
+            raise invalid(f"Prompt text exceeds max length of {REGISTRY_TAG_VALUE} characters.")
+        if not key or len(value) > REGISTRY_TAG_VALUE:
+            raise invalid(f"A tag needs a key, and a value of at most {REGISTRY_TAG_VALUE} characters.")
+
+
+def _check_alias(alias: Any) -> None:
+    if not alias:
+        raise invalid("Missing value for required parameter 'alias'.")
+    if not isinstance(alias, str) or not _ALIAS.fullmatch(alias):
+        raise invalid(
+            f"Invalid alias name: {alias!r}. Names may only contain alphanumerics, underscores (_), and dashes (-), and"
+            " have at most 255 characters."
+        )
+    if alias.lower() == _LATEST or _NUMBER.fullmatch(alias):
+        raise invalid(f"The alias {alias!r} is reserved.")
 
 
 def _pairs(values: Dict[str, str]) -> List[Body]:
