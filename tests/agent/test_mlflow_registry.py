@@ -1,4 +1,4 @@
-"""The registry and the experiments of a job, by the REST interface, without MLflow: fast."""
+"""The registry, the experiments and other objects of a job, by the REST interface, without MLflow: fast."""
 
 from __future__ import annotations
 
@@ -252,3 +252,9 @@ def test_registry_takes_tags_up_to_limit_of_mlflow(host: Host, length: int, code
     register(host, "b")
     assert host.call("POST", "model-versions/create", {"name": "b", "source": "s3://b", "tags": [tag]})[0] == code
     assert host.call("POST", "model-versions/set-tag", {"name": "b", "version": "1", **tag})[0] == code
+
+
+def test_list_of_artifacts_above_those_of_run_is_refused(host: Host) -> None:
+    code, answer = host.call("GET", f"artifacts/list?run_id={RUN_ID}&path=../models")
+    assert (code, answer["error_code"], answer["message"]) == (400, "INVALID_PARAMETER_VALUE", "Invalid path")
+    assert host.call("GET", f"artifacts/list?run_id={RUN_ID}&path=a..b")[0] == 200

@@ -21,7 +21,7 @@ from .project_server import MlflowCall
 from .sink_registry import change_of, refuse_own
 from .sink_state import EXPERIMENT_ID, LoggedRun, Recorder, State
 from .sink_traces import matching_traces
-from .validation import Body, Refusal, missing
+from .validation import Body, Refusal, invalid, missing
 
 
 def run_view(state: State, run: LoggedRun) -> Body:
@@ -371,6 +371,8 @@ class Sink:
             run_id = self._state.run(body).run_id
         root = os.path.realpath(os.path.join(self._state.artifacts, "runs", run_id, "artifacts"))
         inside = str(body.get("path") or "").strip("/")
+        if ".." in inside.split("/"):
+            raise invalid("Invalid path")
         folder = os.path.realpath(os.path.join(root, inside))
         files: List[Body] = []
         if (folder + os.sep).startswith(root + os.sep) and os.path.isdir(folder):
