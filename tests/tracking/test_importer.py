@@ -182,6 +182,39 @@ def test_mlflow_ui_is_reused_and_ends_with_parent(read, monkeypatch):
         urllib.request.urlopen(started["url"], timeout=5)
 
 
+TAGS = """
+import json, sys
+from pathlib import Path
+import mlflow
+from jupyter_amltrain.tracking import importer
+from tests.agent.mlflow_jobs import RUN_ID, finish_folder
+
+run, project = Path(sys.argv[1]), sys.argv[2]
+(run / "metrics").mkdir(parents=True)
+init = {"id": RUN_ID, "exp_id": "0", "exp_name": "numbers", "name": "digits"}
+changes = [("init", {}, init)]
+for key in ("kept", "gone"):
+    changes.append(("experiments/set-experiment-tag", {"experiment_id": "0", "key": key, "value": "1"}, {}))
+for key in ("gone", "never"):
+    changes.append(("experiments/delete-experiment-tag", {"experiment_id": "0", "key": key}, {}))
+lines = [json.dumps({"seq": at + 1, "t": 5, "op": op, "b": b, "a": a}) for at, (op, b, a) in enumerate(changes)]
+(run / "metrics/rank-0.jsonl").write_text("\\n".join(lines) + "\\n")
+finish_folder(run)
+result = importer.import_run(str(run), project)
+mlflow.set_tracking_uri("sqlite:///" + project + "/.amltrain/mlflow.db")
+tags = mlflow.MlflowClient().get_experiment_by_name("numbers").tags
+print(json.dumps([result["state"], result["rejects"], sorted(tags)]))
+"""
+
+
+def test_deleted_tag_of_experiment_is_not_imported(tmp_path):
+    script = tmp_path / "tags.py"
+    script.write_text(TAGS)
+    state, rejects, tags = python(str(script), str(tmp_path / "run"), str(tmp_path))
+    assert (state, rejects) == ("imported", [])
+    assert "kept" in tags and "gone" not in tags
+
+
 OLD = """
 import json, sys
 import mlflow
