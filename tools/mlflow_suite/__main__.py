@@ -41,7 +41,7 @@ FILES = (
 
 #: Refusals of docs/mlflow.md.
 REFUSED = re.compile(
-    r"INVALID_STATE: (This experiment is of the running job|The model .* is of this job)"
+    r"INVALID_STATE: (This (run|experiment|trace) is of the running job|The model .* is of this job)"
     r"|INVALID_PARAMETER_VALUE: This search does not support the column"
 )
 
