@@ -181,23 +181,30 @@ def test_missing_part_of_own_object_is_not_sought_in_project(
 
 
 @pytest.mark.parametrize(
-    ("op", "body", "kind"),
+    ("method", "op", "body", "kind"),
     [
-        ("metrics/get-history-bulk", {"run_id": RUN_ID}, "run"),
-        ("scorers/register", {"experiment_id": "made"}, "experiment"),
-        ("datasets/create", {"experiment_ids": ["made"]}, "experiment"),
+        ("GET", "metrics/get-history-bulk", {"run_id": RUN_ID}, "run"),
+        ("POST", "scorers/register", {"experiment_id": "made"}, "experiment"),
     ],
 )
-def test_call_of_project_for_own_object_is_refused_with_reason(sink: Sink, op: str, body: Any, kind: str) -> None:
+def test_call_of_project_for_own_object_is_refused_with_reason(
+    sink: Sink, method: str, op: str, body: Any, kind: str
+) -> None:
     path = "/api/3.0/mlflow/"
     made = sink.handle("POST", path + "experiments/create", {"name": "made"})["experiment_id"]
     body = json.loads(json.dumps(body).replace("made", made))
-    request = MlflowCall("POST", path + op, "application/json", b"")
+    request = MlflowCall(method, path + op, "application/json", b"")
     with pytest.raises(Refusal, match=f"This {kind} is of the running job") as caught:
-        sink.handle("POST", path + op, body, request=request)
+        sink.handle(method, path + op, body, request=request)
     assert caught.value.code == "INVALID_STATE"
     for other in ({"experiment_id": "0"}, {"experiment_ids": ["0", "77"]}):
-        assert sink.handle("POST", path + op, other, request=request) == "of the project"
+        assert sink.handle(method, path + op, other, request=request) == "of the project"
+
+
+def test_change_in_project_may_name_own_run(sink: Sink) -> None:
+    path = "/api/3.0/mlflow/traces/link-to-run"
+    request = MlflowCall("POST", path, "application/json", b"")
+    assert sink.handle("POST", path, {"run_id": RUN_ID, "trace_ids": ["tr-1"]}, request=request) == "of the project"
 
 
 def test_assessment_of_own_trace_is_refused_with_reason(host: Host) -> None:

@@ -171,7 +171,7 @@ class Sink:
         except Refusal as refusal:
             is_elsewhere = refusal.code in _ELSEWHERE and not refusal.is_final
             if request is not None and self._project is not None and is_elsewhere:
-                self._refuse_own(match.group(1) if match else "", body)
+                self._refuse_own(method, match.group(1) if match else "", body)
                 return self._project.forward(request, path, body)
             if refusal.code == _UNKNOWN:
                 self.recorder.note_once(
@@ -179,16 +179,17 @@ class Sink:
                 )
             raise
 
-    def _refuse_own(self, op: str, body: Body) -> None:
-        """Refuse a call of the project that names a run or an experiment of the job: it is not there yet."""
+    def _refuse_own(self, method: str, op: str, body: Body) -> None:
+        """Refuse a call of the project that asks for a run of the job, or names an experiment that it has made.
+
+        A change may name a run: its id is that of the record.
+        """
         if op.startswith(("registered-models/", "model-versions/")):
             return
-        if str(body.get("run_id") or body.get("run_uuid")) in self._state.runs:
+        if method == "GET" and str(body.get("run_id") or body.get("run_uuid")) in self._state.runs:
             raise Refusal("INVALID_STATE", _NOT_YET % "run")
-        experiments = {str(body.get("experiment_id"))}
-        if not op.endswith("/search"):  # a search finds what others of them have
-            experiments.update(search.texts(body.get("experiment_ids")))
-        if any(one in self._state.experiments for one in experiments - {EXPERIMENT_ID}):
+        experiment = str(body.get("experiment_id"))
+        if experiment != EXPERIMENT_ID and experiment in self._state.experiments:
             raise Refusal("INVALID_STATE", _NOT_YET % "experiment")
 
     def _own(self, method: str, op: str, path: str, body: Body, rank: Callable[[], str]) -> Any:
