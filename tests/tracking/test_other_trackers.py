@@ -90,6 +90,30 @@ def test_event_files_of_tensorboard_are_followed_and_whole(
     assert {series.source for series in record.metrics.values()} == {"TensorBoard"}
 
 
+@pytest.mark.thorough
+def test_files_that_the_jobs_python_cannot_read_are_a_note_while_it_runs(
+    api: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "packages" / "tensorboard").mkdir(parents=True)
+    (tmp_path / "packages" / "tensorboard" / "__init__.py").write_text("raise ModuleNotFoundError(name='tensorboard')")
+    (tmp_path / "packages" / "tensorboardX.py").touch()
+    code = """
+import time, tensorboardX
+from pathlib import Path
+Path("events.out.tfevents.1").write_text("")
+Path("events.out.tfevents.2").write_text("")
+while not Path("go").exists():
+    time.sleep(0.05)
+"""
+    run = api.submit(code, env={"PYTHONPATH": str(tmp_path / "packages")})
+    until(lambda: run.record().notes)
+    assert not run.run.status.state.terminal
+    (tmp_path / "go").touch()
+    (note,) = run.wait(DEADLINE).record().notes
+    assert note.endswith("the job's Python has no package tensorboard. Install it there: pip install tensorboard")
+
+
 def test_killed_sink_reads_the_files_again_without_repeating(
     api: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

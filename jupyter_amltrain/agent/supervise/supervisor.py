@@ -18,7 +18,7 @@ from ..process_setup import drain, log_line
 from ..processes import boot_id, find_process, identity, pid_scope, resume, run_members, signal_processes
 from ..protocol import CANCELED, FAILED, FINALIZING, PREEMPTED, QUEUED, RUNNING
 from ..telemetry.gpu_usage import READY_TIMEOUT_S, GpuUsageGuard, ReadyPipe
-from ..trackers.metric_sources import FINISH_S, PROPOSAL
+from ..trackers.metric_sources import FINISH_S
 from . import attempts, preparation, run_state
 from . import outcome as failure_cause
 from .assignment import Assignment
@@ -29,6 +29,7 @@ from .measured_slice import slice_of
 from .outcome import GPU_UNUSED, SLICE, Outcome, classify, oom_counters, oom_happened, outcome_of_ranks
 from .process import LaunchFailed, NoProcess
 from .run_state import StateFile
+from .sink_notes import SinkNotes
 
 #: Seconds for children to end after their rank has ended because of a cancel.
 LEFTOVER_GRACE_S = 1.0
@@ -155,6 +156,7 @@ class Supervisor:
         self.container = Container(task.mark, task.environ) if task.job.get("container") else None
         self.slice = slice_of(task.folder, task.job)
         self.slice_end = ""
+        self.notes = SinkNotes(task.folder)
         self.began = 0.0
         self.stopped: Optional[str] = None
         self.gpu_verdict: Optional[Dict[str, str]] = None
@@ -367,6 +369,7 @@ class Supervisor:
             log_line(self.task.folder, "supervisor: state.json was changed by another process; writing it again")
         if self.stall is not None and self.stopped is None and self.stall.update():
             self.state["detail"], changed = self.stall.text, True
+        changed = self.notes.take(self.state) or changed
         if self.gpu_guard.update(self.state) or changed:
             self.save()
         if self.stopped is None:
@@ -502,20 +505,14 @@ class Supervisor:
         testing.hit("after_final_state")
 
     def _stop_sink(self) -> None:
-        """End the sink, which records what is left; note what it proposes."""
+        """End the sink, which records what is left; take its last notes."""
         sink, tick = self.helpers.sink, self.heart.beat
         stop_helper(sink.pid, FINISH_S + 3.0, tick)
         if not sink.pid and self.helpers.sink_endpoint is not None and self.task.job["tracking"].get("lines"):
             sink.once, sink.due = True, protocol.mono()  # the job was over before the sink was due
             finish_helper(self.helpers, sink, self.file.exists())
             tick()
-        path = os.path.join(self.task.folder, PROPOSAL)
-        if os.path.exists(path):
-            try:
-                text = protocol.read_regular(path, 4096).decode("utf-8", "replace").replace("\n", " ")
-            except OSError:  # the job has replaced it
-                return
-            self.state["notes"] = [*self.state.get("notes", ()), text[:1000]]
+        self.notes.take(self.state)
 
     def _cancel_requested(self) -> bool:
         return self.host.cancel_requested(self)

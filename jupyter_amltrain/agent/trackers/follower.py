@@ -14,9 +14,10 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 from ..mlflow.sink_state import Recorder
 from ..mlflow.validation import METRICS_PER_BATCH
 from ..process_setup import log_line
+from ..supervise import sink_notes
 from .line_pattern import LinePattern, parse_pattern
 from .line_shapes import LineShapes
-from .metric_sources import FINISH_S, PROPOSAL, last_word, mark
+from .metric_sources import FINISH_S, last_word, mark
 from .printed_lines import Point, PrintedLines
 from .tracker_files import TrackerFiles
 
@@ -65,7 +66,7 @@ class MetricFollower:
         self._recorder, self._job = recorder, job
         self._lines = PrintedLines(list(_parsed(job.patterns, recorder.note_once)))
         self._shapes = LineShapes()
-        self._files = TrackerFiles(job.folder, job.is_contained, recorder.note_once)
+        self._files = TrackerFiles(job.folder, job.is_contained, self._on_unread)
         self._sources = recorder.state.metric_sources
         self._offset = self._sources.positions.get(PRINTED, 0)
         self._rest = b""
@@ -106,6 +107,11 @@ class MetricFollower:
 
     def _note(self, error: Exception) -> None:
         log_line(self._job.folder, "metric follower: %s: %s" % (type(error).__name__, error))
+
+    def _on_unread(self, text: str) -> None:
+        """Tell the user which files are not read."""
+        log_line(self._job.folder, "metric follower: " + text)
+        sink_notes.append(self._job.folder, text)
 
     # -- the log
 
@@ -234,8 +240,7 @@ class MetricFollower:
     def _propose(self) -> None:
         text = self._shapes.proposal()
         if text:
-            with open(os.path.join(self._job.folder, PROPOSAL), "w", encoding="utf-8") as file:
-                file.write(text)
+            sink_notes.append(self._job.folder, text)
 
 
 def _parsed(texts: Sequence[str], note: Callable[[str], None]) -> Iterator[LinePattern]:

@@ -1,15 +1,11 @@
 """Which metrics of a run do not come from MLflow: their sources, and what was taken of them already."""
 
-import os
 import re
 import struct
 from typing import Any, Dict, List, Mapping, Tuple
 
 #: Seconds for what is left to read after the end of a job.
 FINISH_S = 20.0
-
-#: File of a run folder with the proposal of a pattern.
-PROPOSAL = os.path.join("metrics", "proposal.txt")
 
 #: Values that are compared with those of other sources; later ones of a very long run are taken as they are.
 _MAX_KNOWN = 300_000

@@ -9,7 +9,7 @@ import queue
 import subprocess
 import threading
 import time
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 from ..protocol import ARTIFACTS, read_regular
 from .printed_lines import Point
@@ -22,6 +22,19 @@ _MAX_BYTES, _MAX_FILES = 64 << 20, 200
 
 #: Folders of one program whose curves have the same names.
 _PARTS = ("train", "validation", "val", "valid", "eval", "test")
+
+#: Trackers whose files are read with their own packages, and the package.
+PACKAGES = {"TensorBoard": "tensorboard", "wandb": "wandb"}
+
+#: Sentences for the user about files that are not read.
+NO_PACKAGE = (
+    "%s's files of this run were not read: the job's Python has no package %s. Install it there: pip install %s"
+)
+BROKEN_FILE = "A file of %s was not read to its end, so later values are only there: %s (%s)"
+NO_READER = "%s's files of this run were not read: the reader in %s failed (%s). See them in %s itself."
+
+#: Starts of the program that reads: one that ends each time is left alone.
+_MAX_STARTS = 5
 
 #: New points: the tracker, the file, and the points, each with the position after it.
 New = Tuple[str, str, List[Tuple[int, Point]]]
@@ -43,20 +56,19 @@ class TrackerFiles:
         The run folder.
     is_contained
         Whether only files that need no package of the tracker are read.
-    on_note
-        Called with a sentence about a file that cannot be read.
+    on_unread
+        Called with a sentence for the user about files of a tracker that cannot be read, once for each tracker.
     """
 
-    def __init__(self, folder: str, is_contained: bool, on_note: Callable[[str], None]) -> None:
+    def __init__(self, folder: str, is_contained: bool, on_unread: Callable[[str], None]) -> None:
         self._notes, self._artifacts = os.path.join(folder, NOTES_FILE), os.path.join(folder, ARTIFACTS, "")
-        self._note = on_note
         self._size = 0
         self._pids: Dict[int, Program] = {}
         self._paths: Dict[str, str] = {}  #: path -> tracker
         self._program: Optional[Program] = None
         self._root = ""  #: folder of the first file of events
         self._changed: Dict[str, Tuple[int, int]] = {}
-        self._reader = None if is_contained else _Reader(on_note)
+        self._reader = None if is_contained else _Reader(on_unread)
 
     def has_any(self) -> bool:
         """Whether the job has written such a file."""
@@ -66,7 +78,7 @@ class TrackerFiles:
     def read(self, positions: Mapping[str, int], until: Optional[float]) -> Iterator[New]:
         """Yield what is new after `positions`; until a moment (monotonic) also what comes last."""
         self._look()
-        packed = {path: tracker for path, tracker in self._paths.items() if tracker in ("TensorBoard", "wandb")}
+        packed = {path: tracker for path, tracker in self._paths.items() if tracker in PACKAGES}
         if packed and self._reader is not None and self._program is not None:
             for path, points in self._reader.read(self._program, packed, positions, until):
                 yield packed[path], path, [(at, self._prefixed(path, point)) for at, point in points]
@@ -189,42 +201,64 @@ def reader_source() -> str:
 class _Reader:
     """The program of ``tracker_reader.py``; started when the first file is there, and again if it was killed."""
 
-    def __init__(self, on_note: Callable[[str], None]) -> None:
-        self._note = on_note
+    def __init__(self, on_unread: Callable[[str], None]) -> None:
+        self._on_unread = on_unread
+        self._unread: Set[str] = set()  #: trackers
         self._process: Optional[subprocess.Popen[bytes]] = None
         self._lines: "queue.Queue[Optional[bytes]]" = queue.Queue()  # noqa: UP037 - Python 3.8
         self._given: Dict[str, str] = {}
-        self._broken: Dict[str, str] = {}
+        self._broken: Set[str] = set()
+        self._starts = 0
 
     def read(
         self, program: Program, paths: Mapping[str, str], positions: Mapping[str, int], until: Optional[float]
     ) -> Iterator[Tuple[str, List[Tuple[int, Point]]]]:
         """Yield the new points of files; until a moment also those that come last."""
         yield from self._arrived(None)
-        if self._process is None or self._process.poll() is not None:
-            if not any(path not in self._broken for path in paths):
-                return
-            self._start(program)
+        is_over = self._process is None or self._process.poll() is not None
+        if is_over and (all(path in self._broken for path in paths) or not self._start(program, paths)):
+            return
         for path, tracker in paths.items():
             if path not in self._given and path not in self._broken:
                 self._give(tracker, path, positions.get(path, 0))
         if until is not None and self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
             yield from self._arrived(until)
-            self._process.kill()
-            self._process.wait()
+            self._end(program, paths)
 
-    def _start(self, program: Program) -> None:
+    def _start(self, program: Program, paths: Mapping[str, str]) -> bool:
+        """Start the program; return whether it runs."""
         self._given, self._lines = {}, queue.Queue()
-        self._process = subprocess.Popen(
-            [program.python, "-c", reader_source()],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(program.search)},
-            cwd="/",
-        )
-        threading.Thread(target=self._drain, args=(self._process, self._lines), daemon=True).start()
+        self._starts += 1
+        error = "it ended %d times" % _MAX_STARTS
+        if self._starts <= _MAX_STARTS:
+            try:
+                self._process = subprocess.Popen(
+                    [program.python, "-c", reader_source()],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    env={**os.environ, "PYTHONPATH": os.pathsep.join(program.search)},
+                    cwd="/",
+                )
+                threading.Thread(target=self._drain, args=(self._process, self._lines), daemon=True).start()
+                return True
+            except OSError as failure:  # the script has removed its Python
+                error = str(failure)
+        self._fail_all(program, paths, error)
+        return False
+
+    def _end(self, program: Program, paths: Mapping[str, str]) -> None:
+        """Let the program, which has written its last line, end."""
+        if self._process is not None:
+            try:
+                code = self._process.wait(1.0)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+                return
+            if code:
+                self._fail_all(program, paths, "exit code %d" % code)
 
     def _give(self, tracker: str, path: str, position: int) -> None:
         self._given[path] = tracker
@@ -254,12 +288,25 @@ class _Reader:
                 return
             found = json.loads(line)
             if "error" in found:
-                self._fail(found["path"], found["error"])
+                self._fail(found["path"], found["error"], found["absent"])
                 continue
             first = found["at"] - len(found["points"])
             yield found["path"], [(first + at + 1, Point(*point)) for at, point in enumerate(found["points"])]
 
-    def _fail(self, path: str, error: str) -> None:
-        if self._given.get(path) not in self._broken.values():
-            self._note("metrics in %s are not recorded: %s" % (path, error))
-        self._broken[path] = self._given.get(path, "")
+    def _fail(self, path: str, error: str, absent: str) -> None:
+        tracker = self._given[path]
+        self._broken.add(path)
+        if absent:
+            self._tell(tracker, NO_PACKAGE % (tracker, absent, PACKAGES[tracker]))
+        else:
+            self._tell(tracker, BROKEN_FILE % (tracker, path, error))
+
+    def _fail_all(self, program: Program, paths: Mapping[str, str], error: str) -> None:
+        for path, tracker in paths.items():
+            self._broken.add(path)
+            self._tell(tracker, NO_READER % (tracker, program.python, error, tracker))
+
+    def _tell(self, tracker: str, text: str) -> None:
+        if tracker not in self._unread:
+            self._unread.add(tracker)
+            self._on_unread(text)

@@ -1,8 +1,9 @@
 """Reads the files of TensorBoard and wandb with their own packages: a program in the Python of the job.
 
 ``tracker_files.py`` starts it with ``-c``. It gets lines ``[tracker, path, position]`` and writes lines
-``{"path", "at", "points": [[name, value, step, unix seconds]]}`` or ``{"path", "error"}``; it looks once a second, and
-a last time when its input is over. A position counts the values of a file.
+``{"path", "at", "points": [[name, value, step, unix seconds]]}`` or ``{"path", "error", "absent"}`` (the module that
+this Python does not have, or an empty text); it looks once a second, and a last time when its input is over. A position
+counts the values of a file.
 """
 
 import json
@@ -108,7 +109,7 @@ class Follow:
         try:
             reader = READERS[tracker](path)
         except Exception as error:  # the package is absent, or of a version with other names
-            say({"path": path, "error": "%s: %s" % (type(error).__name__, error)})
+            fail(path, error)
             return
         with self.lock:
             self.files[path] = [reader, 0, position]
@@ -128,7 +129,7 @@ class Follow:
                         say({"path": path, "at": entry[1], "points": part})
                         part = []
             except Exception as error:  # a file that the package cannot read; the others go on
-                say({"path": path, "error": "%s: %s" % (type(error).__name__, error)})
+                fail(path, error)
                 with self.lock:
                     self.files.pop(path)
             if part:
@@ -139,6 +140,12 @@ def say(what: Dict[str, Any]) -> None:
     """Write one line."""
     OUT.write(json.dumps(what) + "\n")
     OUT.flush()
+
+
+def fail(path: str, error: Exception) -> None:
+    """Write the line of a file that is not read further."""
+    absent = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
+    say({"path": path, "error": "%s: %s" % (type(error).__name__, error), "absent": absent})
 
 
 def listen(follow: Follow, ended: threading.Event) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jupyter_amltrain.agent.mlflow.sink_state import Recorder
+from jupyter_amltrain.agent.supervise import sink_notes
 from jupyter_amltrain.agent.trackers.follower import SOURCES_TAG, FollowedJob, MetricFollower
-from jupyter_amltrain.agent.trackers.metric_sources import PROPOSAL
-from jupyter_amltrain.agent.trackers.tracker_files import NOTES_FILE
+from jupyter_amltrain.agent.trackers.tracker_files import NOTES_FILE, TrackerFiles
+from tests.helpers import until
 
 RUN = "0" * 32
 
@@ -36,10 +38,10 @@ class Run:
         with self.log.open("a") as file:
             file.write(text)
 
-    def wrote(self, path: Path) -> None:
+    def wrote(self, path: Path, python: str = "python", search: str = "") -> None:
         """Note a file as the hook does."""
         with (self.folder / NOTES_FILE).open("a") as file:
-            file.write(json.dumps({"path": str(path), "python": "python", "search": []}) + "\n")
+            file.write(json.dumps({"path": str(path), "python": python, "search": [search]}) + "\n")
 
     def mlflow(self, name: str, value: float, step: int) -> None:
         body = {"run_id": RUN, "key": name, "value": value, "step": step, "timestamp": 1}
@@ -51,6 +53,13 @@ class Run:
 
     def points(self, name: str) -> list[tuple[int, float]]:
         return [(point["step"], float(point["value"])) for point in self.recorder.journal.history(RUN, name)]
+
+    @property
+    def notes(self) -> list[str]:
+        """The notes of the run."""
+        state: dict[str, Any] = {}
+        sink_notes.SinkNotes(str(self.folder)).take(state)
+        return list(state.get("notes", []))
 
     @property
     def names(self) -> set[str]:
@@ -69,7 +78,7 @@ def test_printed_lines_are_recorded_with_their_source(folder: Path) -> None:
     assert run.points("loss") == [(10, 0.5), (20, 0.25), (3, 0.1)]
     assert run.points("acc") == [(0, 1.0), (1, 2.0)]
     assert run.recorder.state.runs[RUN].tags[SOURCES_TAG] == "printed lines"
-    assert not (folder / PROPOSAL).exists()
+    assert run.notes == []
 
 
 def test_restarted_sink_continues_after_last_recorded_line(folder: Path) -> None:
@@ -160,7 +169,59 @@ def test_run_without_metric_proposes_a_pattern(folder: Path) -> None:
     run = Run(folder)
     run.print("".join(f"Loss: {1 / number:.4f} after {number} batches\n" for number in range(1, 9)))
     run.follow()
-    assert "--metric 'loss=Loss: {value} after {step} batches'" in (folder / PROPOSAL).read_text()
+    (note,) = run.notes
+    assert "--metric 'loss=Loss: {value} after {step} batches'" in note
+
+
+def event_files(run: Run, folder: Path, python: str, code: str) -> list[Path]:
+    """Two files of events, of a Python whose package ``tensorboard`` is this code."""
+    package = folder / "search" / "tensorboard"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(code)
+    paths = [folder / f"events.out.tfevents.{number}" for number in (1, 2)]
+    for path in paths:
+        path.write_bytes(b"")
+        run.wrote(path, python, str(package.parent))
+    return paths
+
+
+def test_absent_package_of_a_tracker_is_noted_once_with_what_to_do(folder: Path, tmp_path: Path) -> None:
+    run = Run(folder)
+    event_files(run, tmp_path, sys.executable, "raise ModuleNotFoundError(name='tensorboard')")
+    run.follow()
+    run.follow()  # a sink that was killed and started again
+    assert run.notes == [
+        "TensorBoard's files of this run were not read: the job's Python has no package tensorboard."
+        " Install it there: pip install tensorboard"
+    ]
+
+
+def test_file_that_the_package_cannot_read_is_noted_with_the_reason(folder: Path, tmp_path: Path) -> None:
+    run = Run(folder)
+    path, _ = event_files(run, tmp_path, sys.executable, "raise ValueError('bad magic')")
+    run.follow()
+    (note,) = run.notes
+    assert note.startswith("A file of TensorBoard was not read") and f"{path} (ValueError: bad magic)" in note
+
+
+@pytest.mark.parametrize("python", ["", "/absent/python"], ids=["reader ends", "no such Python"])
+def test_reader_that_cannot_run_is_noted_and_lines_are_still_read(folder: Path, tmp_path: Path, python: str) -> None:
+    run = Run(folder, "loss=loss {value}")
+    event_files(run, tmp_path, python or sys.executable, "import os; os._exit(3)")
+    run.print("loss 1\n")
+    run.follow()
+    assert run.points("loss") == [(0, 1.0)]
+    (note,) = run.notes
+    assert note.startswith("TensorBoard's files of this run were not read: the reader in ")
+
+
+def test_reader_that_ends_each_time_is_left_alone(tmp_path: Path) -> None:
+    run, notes = Run(tmp_path / "run"), list[str]()
+    event_files(run, tmp_path, "/bin/false", "")
+    files = TrackerFiles(str(run.folder), False, notes.append)
+    until(lambda: list(files.read({}, None)) or notes)
+    assert "it ended 5 times" in notes[0]
+    assert not list(files.read({}, None)) and len(notes) == 1
 
 
 def test_log_that_the_job_has_shortened_is_read_from_its_beginning(folder: Path) -> None:
