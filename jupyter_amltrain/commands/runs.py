@@ -19,6 +19,7 @@ from jupyter_amltrain.commands.restore import RESTORE
 from jupyter_amltrain.commands.resubmit import RESUBMIT
 from jupyter_amltrain.commands.run_compare import COMPARE
 from jupyter_amltrain.commands.run_log import LOGS, continue_hint
+from jupyter_amltrain.commands.send import SEND
 from jupyter_amltrain.errors import CommandError, RunError, UnrecordedRun
 from jupyter_amltrain.jobs import flag_types
 from jupyter_amltrain.output.run_table import run_seconds
@@ -265,6 +266,7 @@ COMMANDS = (
         flags=_delete_flags,
     ),
     PRUNE,
+    SEND,
     Command(verb="ui", summary="Open MLflow's web pages with the runs of this folder.", run=_ui),
 )
 

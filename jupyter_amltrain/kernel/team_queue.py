@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Collection
 
 from jupyter_amltrain.errors import AmlTrainError, CommandError
 from jupyter_amltrain.loop import LoopThread
@@ -81,6 +82,20 @@ class TeamQueue:
         while (task := self._tasks.get(project)) is not None and not await self._has_failed(project):
             await asyncio.wait([task], timeout=0.1)
 
+    async def send(self, project: str, run_ids: Collection[str]) -> dict[str, team_ledger.Entry]:
+        """Send runs now that wait or were refused; return their entries when each is sent, refused or has to wait."""
+        if self._adding:
+            await asyncio.wait(self._adding)
+        await self._loop.offload(team_ledger.renew, project, run_ids)
+        self.resume(project)
+        while (task := self._tasks.get(project)) is not None:
+            left = await self._loop.offload(team_ledger.waiting, project)
+            errors = {entry["uri"]: entry["error"] for entry in left if entry.get("error")}
+            if all(entry["uri"] in errors for entry in left if entry["run"] in run_ids):
+                break  # one that has failed stops the later ones of its server
+            await asyncio.wait([task], timeout=0.1)
+        return {run_id: await self._loop.offload(team_ledger.entry_of, project, run_id) for run_id in run_ids}
+
     async def _has_failed(self, project: str) -> bool:
         entries = await self._loop.offload(team_ledger.waiting, project)
         return not entries or any(entry.get("error") for entry in entries)
@@ -91,7 +106,7 @@ class TeamQueue:
             while not self._closed:
                 self._wake.clear()
                 try:
-                    if await self._send_all(project):
+                    if await self._send_all(project) and not self._wake.is_set():
                         break
                 except OSError as error:  # the ledger is on a full disk
                     log.info("runs of %s are not sent: %s", project, error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +57,23 @@ def entry_of(project: str, run_id: str) -> Entry:
     return {}
 
 
+def renew(project: str, run_ids: Collection[str]) -> None:
+    """Let runs that were refused wait again; forget why those that wait have not been sent so far."""
+    for entry in unsent(project):
+        if entry["state"] == WAITING or entry["run"] in run_ids:
+            update(project, entry["run"], state=WAITING, error="")
+
+
 def waiting(project: str) -> list[Entry]:
     """Return the entries of runs that are to be sent, in the order of their submission."""
+    return [entry for entry in unsent(project) if entry["state"] == WAITING]
+
+
+def unsent(project: str) -> list[Entry]:
+    """Return the entries of runs that are to be sent or were refused, in the order of their submission."""
     folder = project_store(project) / FOLDER
     entries = [entry_of(project, path.stem) for path in folder.glob("*.json")]
-    found = [entry for entry in entries if entry.get("state") == WAITING]
+    found = [entry for entry in entries if entry.get("state") in (WAITING, REFUSED)]
     return sorted(found, key=lambda entry: float(entry.get("submitted") or 0.0))
 
 

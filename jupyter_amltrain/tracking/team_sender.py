@@ -71,13 +71,13 @@ def send(project: str, run_id: str) -> dict[str, Any]:
             copy = RunCopy(MlflowClient(database_uri(project)), MlflowClient(uri, uri), notes.append)
             experiment, there = copy.copy(run_id)
         except (MlflowException, requests.RequestException, OSError) as error:
-            raise _explained(error, uri) from error
+            raise _explained(error, uri, str(entry.get("handle"))) from error
         changes = {"state": team_ledger.SENT, "experiment": experiment, "there": there, "error": ""}
         team_ledger.update(project, run_id, **changes, notes=notes, updated=time.time())
         return team_ledger.entry_of(project, run_id)
 
 
-def _explained(error: Exception, uri: str) -> Exception:
+def _explained(error: Exception, uri: str, handle: str) -> Exception:
     status = _status(error)
     first = (str(error).splitlines() or [type(error).__name__])[0][:300]
     if status in (401, 403):
@@ -88,7 +88,11 @@ def _explained(error: Exception, uri: str) -> Exception:
             code="team.credentials",
         )
     if status and status < 500 and status not in (404, 408, 429):
-        return CommandError(f"{uri} does not accept the run ({status}): {first}", code="team.refused")
+        return CommandError(
+            f"{uri} does not accept the run ({status}): {first.rstrip('.')}.",
+            hint=f"When that is solved: %aml_runs send {handle}",
+            code="team.refused",
+        )
     return TargetUnreachable(f"{uri} does not answer: {first}", code="team.unreachable")
 
 

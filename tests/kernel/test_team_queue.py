@@ -6,6 +6,7 @@ import asyncio
 import errno
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunHandle, RunState, RunStatus
 from jupyter_amltrain.state_dir import StateRoot
-from jupyter_amltrain.tracking import team_ledger
+from jupyter_amltrain.tracking import team_ledger, team_sender
 
 AWAY, TEAM = "https://away", "https://team"
 
@@ -147,6 +148,83 @@ def test_run_that_a_server_refuses_lets_later_ones_pass(loop: LoopThread, tmp_pa
     assert sent(loop, tmp_path, [("a", TEAM), ("b", TEAM)], {TEAM: [CommandError("too large")]}) == ["b"]
     entry = team_ledger.entry_of(str(tmp_path), "a")
     assert entry["state"] == team_ledger.REFUSED and "too large" in team_ledger.text_of(entry)
+
+
+def sent_by_command(
+    loop: LoopThread, tmp_path: Path, run_ids: list[str], errors: dict[str, list[Exception]]
+) -> tuple[list[str], dict[str, team_ledger.Entry]]:
+    """Send runs of the ledger as the command does, by a queue whose own attempts have ended."""
+    sender = Sender(errors)
+
+    async def story() -> dict[str, team_ledger.Entry]:
+        queue = TeamQueue(loop, StateRoot(tmp_path / "home"))
+        queue._sender = sender  # type: ignore[assignment]
+        entries = await queue.send(str(tmp_path), run_ids)
+        await queue.close()
+        return entries
+
+    return sender.sent, loop.call(story(), 60)
+
+
+def test_refused_run_is_sent_by_the_command(loop: LoopThread, tmp_path: Path) -> None:
+    sent(loop, tmp_path, [("a", TEAM), ("b", TEAM)], {TEAM: [CommandError("too large")]})
+    refused = team_ledger.entry_of(str(tmp_path), "a")
+    assert [entry["run"] for entry in team_ledger.unsent(str(tmp_path))] == ["a"] and refused["error"]
+    found, entries = sent_by_command(loop, tmp_path, ["a"], {})
+    assert found == ["a"] and entries["a"]["state"] == team_ledger.SENT and not entries["a"]["error"]
+    assert not team_ledger.unsent(str(tmp_path))
+
+
+def test_run_that_is_refused_again_has_the_new_reason(loop: LoopThread, tmp_path: Path) -> None:
+    sent(loop, tmp_path, [("a", TEAM)], {TEAM: [CommandError("too large")]})
+    found, entries = sent_by_command(loop, tmp_path, ["a"], {TEAM: [CommandError("no such field")]})
+    assert not found and entries["a"]["state"] == team_ledger.REFUSED and entries["a"]["error"] == "no such field"
+
+
+def test_command_ends_when_the_server_of_its_runs_is_away(loop: LoopThread, tmp_path: Path) -> None:
+    project = str(tmp_path)
+    for number, (run_id, uri) in enumerate([("a", AWAY), ("b", TEAM), ("c", AWAY)]):
+        team_ledger.add(project, run_id, f"local/{run_id}", uri, float(number))
+        team_ledger.update(project, run_id, error="of an earlier attempt")
+    found, entries = sent_by_command(loop, tmp_path, ["b", "c"], {AWAY: [TargetUnreachable("away")]})
+    assert found == ["b"] and entries["b"]["state"] == team_ledger.SENT
+    assert entries["c"]["state"] == team_ledger.WAITING and not entries["c"]["error"]
+    assert team_ledger.entry_of(project, "a")["error"] == "away"
+
+
+def test_run_that_is_added_at_the_end_of_an_attempt_is_sent(
+    loop: LoopThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, sender = str(tmp_path), Sender({})
+    team_ledger.add(project, "a", "local/a", TEAM, 1.0)
+
+    async def story() -> None:
+        queue = TeamQueue(loop, StateRoot(tmp_path / "home"))
+        queue._sender = sender  # type: ignore[assignment]
+        send_all = queue._send_all
+
+        async def send_all_and_add(place: str) -> bool:
+            is_empty = await send_all(place)
+            if not team_ledger.entry_of(project, "b"):
+                team_ledger.add(project, "b", "local/b", TEAM, 2.0)
+                queue.resume(project)
+            return is_empty
+
+        monkeypatch.setattr(queue, "_send_all", send_all_and_add)
+        queue.resume(project)
+        while len(sender.sent) < 2:
+            await asyncio.sleep(0.01)
+        await queue.close()
+
+    loop.call(story(), 60)
+    assert sender.sent == ["a", "b"]
+
+
+def test_refusal_names_the_command_that_sends_the_run_again() -> None:
+    refused = OSError("experiments need a cost center")
+    refused.response = SimpleNamespace(status_code=400)  # type: ignore[attr-defined]
+    text = str(team_sender._explained(refused, TEAM, "local/a"))
+    assert text.endswith("(400): experiments need a cost center. When that is solved: %aml_runs send local/a")
 
 
 def test_sent_run_is_not_sent_again_but_to_another_server(tmp_path: Path) -> None:
