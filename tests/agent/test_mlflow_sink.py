@@ -233,6 +233,21 @@ def test_sink_registry_refuses_as_mlflow(host):
     assert (code, answer["error_code"]) == (400, "INVALID_PARAMETER_VALUE")
 
 
+def test_registered_version_has_the_run_of_its_logged_model(host):
+    logged = {"experiment_id": "0", "name": "m", "source_run_id": RUN_ID}
+    model = host.call("POST", "logged-models", logged)[1]["model"]["info"]["model_id"]
+    host.call("POST", "registered-models/create", {"name": "shop"})
+
+    def run_of(**body):
+        return host.call("POST", "model-versions/create", {"name": "shop", **body})[1]["model_version"]["run_id"]
+
+    assert run_of(source=f"models:/{model}") == run_of(source="s3://bucket/m", model_id=model) == RUN_ID
+    assert run_of(source=f"models:/{model}", run_id="other") == "other"
+    assert run_of(source="models:/m-of-the-project") == run_of(source="models:/name/1") == ""
+    found = host.call("GET", f"model-versions/search?filter=run_id%3D'{RUN_ID}'")[1]["model_versions"]
+    assert [version["version"] for version in found] == ["2", "1"]
+
+
 def test_restarted_sink_knows_registered_versions(tmp_path):
     with Host(tmp_path / "run") as host:
         host.call("POST", "registered-models/create", {"name": "kept"})

@@ -12,6 +12,9 @@ from .validation import NAME, REGISTRY_TAG_VALUE, Body, Refusal, invalid, missin
 
 _TAG = ("registered-models/set-tag", "model-versions/set-tag")
 
+#: Beginning of the source of a version that is a logged model.
+_MODELS = "models:/"
+
 #: Tag of a version of a prompt, with its text.
 _PROMPT_TEXT = "mlflow.prompt.text"
 
@@ -81,9 +84,16 @@ class RegisteredModel:
 
 
 class Registry:
-    """The models that a job has registered."""
+    """The models that a job has registered.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    run_of
+        Returns the run that has logged a model; an empty text for a model that is not the job's.
+    """
+
+    def __init__(self, run_of: Callable[[str], str]) -> None:
+        self._run_of = run_of
         self.models: Dict[str, RegisteredModel] = {}
         #: URIs of the job's versions, with the URIs of their files.
         self._places: Dict[str, str] = {}
@@ -161,7 +171,7 @@ class Registry:
             "last_updated_timestamp": added["t"],
         }
         version.update(current_stage="None", description=body.get("description") or "", source=body["source"])
-        version.update(run_id=body.get("run_id") or "", model_id=body.get("model_id") or "")
+        version.update(run_id=body.get("run_id") or self._run_of_source(body), model_id=body.get("model_id") or "")
         version["tags"] = {tag["key"]: tag.get("value") or "" for tag in body.get("tags") or []}
         model.versions.append(version)
         self._places["models:/%s/%s" % (model.name, version["version"])] = self._place(body["source"])
@@ -171,6 +181,11 @@ class Registry:
         version = self.version(body)
         version["description"] = body.get("description") or ""
         version["last_updated_timestamp"] = added.get("t") or version["last_updated_timestamp"]
+
+    def _run_of_source(self, body: Body) -> str:
+        source = body["source"]
+        logged = source[len(_MODELS) :].partition("/")[0] if source.startswith(_MODELS) else ""
+        return self._run_of(logged) or self._run_of(str(body.get("model_id") or ""))
 
     def _move(self, body: Body, added: Body) -> None:
         version, stage = self.version(body), str(body.get("stage") or "None")

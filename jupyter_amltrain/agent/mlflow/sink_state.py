@@ -72,7 +72,7 @@ class State:
         #: Ids of all logged models, deleted ones too.
         self.model_ids: Set[str] = set()
         self.traces: Dict[str, Body] = {}
-        self.registry = sink_registry.Registry()
+        self.registry = sink_registry.Registry(self._run_of_model)
         #: Metrics of the job's own run that are not from MLflow.
         self.metric_sources = MetricSources()
         #: Starts that became the job's own run: kind (``script``, ``autolog``) and rank.
@@ -276,6 +276,10 @@ class State:
             if (entry["dataset"].get("name"), entry["dataset"].get("digest")) not in existing:
                 run.datasets.append(entry)
         run.models_in.update(_by_model(body))
+
+    def _run_of_model(self, model_id: str) -> str:
+        model = self.models.get(model_id)
+        return "" if model is None else str(model["info"]["source_run_id"])
 
     def _create_model(self, body: Body, added: Body) -> None:
         info = {
