@@ -320,6 +320,26 @@ def test_finder_without_mlflow_offers_iterator_without_plugin():
     assert next(found, None) is None
 
 
+NAMES = """
+import json, mlflow
+from importlib.metadata import PackageNotFoundError, distributions, version
+with mlflow.start_run():  # MLflow has looked for plug-ins
+    names = sorted(one.metadata["Name"] for one in distributions())
+unknown = []
+for name in [*names, "no-such-distribution"]:
+    try:
+        version(name)
+    except PackageNotFoundError:
+        unknown.append(name)
+print(json.dumps([unknown, "amltrain-follow" in names]))
+"""
+
+
+def test_each_distribution_that_a_library_lists_has_a_version(tmp_path):
+    with Host(tmp_path / "run") as host:
+        assert host.run(NAMES, sys.executable, **hooks(host, tmp_path)) == [["no-such-distribution"], True]
+
+
 @pytest.mark.parametrize(
     ("uri", "shown"),
     [

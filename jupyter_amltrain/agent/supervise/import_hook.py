@@ -29,6 +29,9 @@ AFTER = {
 IMPORTABLE = ("amltrain_pictures", "amltrain_values", "amltrain_shared", "amltrain_pretty", "amltrain_secrets",
               "amltrain_kept", "amltrain_notebook", "amltrain_mlflow")  # fmt: skip
 
+#: Distribution of MLflow's plug-in; the name in its metadata.
+DISTRIBUTION = "amltrain-follow"
+
 
 class _Finder:
     """Sees which module is imported."""
@@ -45,7 +48,8 @@ class _Finder:
     def find_distributions(self, context: "Any" = None) -> "Any":
         """Offer MLflow's plug-in to ``importlib.metadata``, once the script imports MLflow."""
         found = ()
-        if "mlflow" in sys.modules and not getattr(context, "name", None):
+        # A library may list all distributions and then ask for each by its name, as sktime does.
+        if "mlflow" in sys.modules and (getattr(context, "name", None) or DISTRIBUTION) == DISTRIBUTION:
             try:
                 from importlib import import_module
 
