@@ -237,11 +237,14 @@ class TrackedRun:
         if ranks > 1:
             texts = [self.logs(tail, rank=one) for one in range(ranks)]
             return "".join(marked(text, one) for one, text in enumerate(texts))
-        limit = None if tail is None else max(_MAX_QUOTED_LOG_BYTES, tail * 4096)
-        child = self.child(step).id if step else ""
-        data = controller().loop.call(controller().logs(self.handle, limit, child, rank or 0), None)
-        text = data.decode("utf-8", "replace")
+        text = self.log_end(None if tail is None else max(_MAX_QUOTED_LOG_BYTES, tail * 4096), step, rank or 0)
         return text if tail is None else "\n".join(text.removesuffix("\n").split("\n")[-tail:])
+
+    def log_end(self, limit: int | None, step: str = "", rank: int = 0) -> str:
+        """Return the last `limit` bytes of a log as text, as far as they are known where the target is silent."""
+        child = self.child(step).id if step else ""
+        data = controller().loop.call(controller().logs(self.handle, limit, child, rank), None)
+        return data.decode("utf-8", "replace")
 
     @property
     def parent(self) -> TrackedRun | None:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 #: Maximum size of a log that is printed whole; of a larger log the start and the end are printed (bytes).
 MAX_LOG_BYTES = 200_000
 _LOG_HEAD_BYTES = 20_000
-#: Bytes that a line of the end of a log is taken to have: a progress bar may write many for one line.
-_TAIL_LINE_BYTES = 4096
+#: Bytes that are read for the last lines of a log, and for each of them: a progress bar may write many for one line.
+_TAIL_BYTES, _TAIL_LINE_BYTES = 64 * 1024, 4096
 #: Pause between two reads of a followed log (seconds).
 _FOLLOW_INTERVAL_S = 0.25
 #: Bytes of a followed log that are read again before the new ones: a difference shows that the job rewrote the log.
@@ -99,11 +99,9 @@ def log_text(run: TrackedRun, tail: int | None = None, rank: int | None = None, 
     if rank is None and (ranks := run.status.ranks) > 1:
         return "".join(marked(log_text(run, tail, one, raw), one) for one in range(ranks))
     show = str if raw else shown
-    limit = MAX_LOG_BYTES if tail is None else max(MAX_LOG_BYTES, tail * _TAIL_LINE_BYTES)
-    data, size = run.read_log(-limit, limit, rank or 0)
     if tail is not None:
-        text = data.decode("utf-8", "replace")
-        return _last_lines(show(text if size <= limit else text.partition("\n")[2] or text), tail)
+        return _last_lines(show(run.log_end(max(_TAIL_BYTES, tail * _TAIL_LINE_BYTES), rank=rank or 0)), tail)
+    data, size = run.read_log(-MAX_LOG_BYTES, MAX_LOG_BYTES, rank or 0)
     if size <= MAX_LOG_BYTES:
         return show(data.decode("utf-8", "replace"))
     head = run.read_log(0, _LOG_HEAD_BYTES, rank or 0)[0].decode("utf-8", "replace").rpartition("\n")[0]

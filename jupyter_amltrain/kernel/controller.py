@@ -471,7 +471,7 @@ class Controller:
         read = functools.partial(result_files, backend, run)
         found = await reads.value(backend, ("files", handle), read, None, self._probe(run), strict=True)
         if found is None:
-            raise TargetUnreachable(f"{reads.silence_text(run.target)} Its files are listed as soon as it does.")
+            raise TargetUnreachable(f"{reads.silence_text(run.target)} Its files are listed as soon as it answers.")
         return found
 
     def files(self, handle: RunHandle) -> RunFiles:

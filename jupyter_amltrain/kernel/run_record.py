@@ -105,7 +105,7 @@ def record_of(entry: Entry) -> RunRecord:
         else None,
         summary=_part(entry, "summary", lambda: _summary(entry.telemetry.summaries), {}) if done else {},
         log=LogTail(tail=tail, bytes=entry.shown_log.bytes, lines_hidden=hidden, path=tilde(entry.log_path)),
-        outputs=_bounded({**run.outputs, **{name: saved.shown for name, saved in run.saved.items()}}),
+        outputs=_bounded(_results(run)),
         models=tuple(path[:_SENTENCE_CHARS] for path in (run.models or ())[:_NOTES]),
         error=run.error and run.error[:_SENTENCE_CHARS],
         excerpt=_excerpt(run, tail) if status.state is RunState.FAILED else None,
@@ -276,6 +276,13 @@ def _plain(value: Any, depth: int = 0) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(v, depth + 1) for v in value]
     return value
+
+
+def _results(run: Run) -> dict[str, object]:
+    """Return the values of ``--out`` as a record has them: JSON, else as typed, else what they are."""
+    what = {name: f"<{saved.text}>" for name, saved in run.saved.items()}
+    typed = {name: text for name, saved in run.saved.items() if (text := saved.typed)}
+    return {**what, **run.outputs, **typed}
 
 
 def _bounded(values: Mapping[str, object]) -> dict[str, object]:

@@ -76,12 +76,12 @@ class SavedValue(msgspec.Struct, frozen=True, kw_only=True):
         return description(self.node)
 
     @property
-    def shown(self) -> str:
-        """The value as it is typed where it is plain, ``{1, 2}``; else what it is: ``<DataFrame 1797 x 65>``."""
+    def typed(self) -> str:
+        """The value as it is typed, ``{1, 2}``, if it is plain; else empty."""
         try:
             return repr(literal(self.node))
         except (ValueError, TypeError, KeyError, RecursionError):  # a job may write any node
-            return f"<{self.text}>"
+            return ""
 
 
 class OutValue(msgspec.Struct, frozen=True, kw_only=True):

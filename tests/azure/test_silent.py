@@ -48,6 +48,7 @@ def test_silent_service_holds_up_no_list_record_or_log(desk: NotebookSession, ma
     ended = start_run(desk, f"ended-{manner}", lines=3).wait(60)
     until(lambda: "line 2" in ended.logs(), "its whole log")
     run = start_run(desk, f"silent-{manner}", lines=9000)
+    until(lambda: run.record().state == "running" and "line" in run.logs(), "what this kernel knows of it")
     silence(desk.azure, manner)
     lines: dict[str, tuple[str, ...]] = {
         "%aml_runs list": (run.run_id, ended.run_id, "running"),

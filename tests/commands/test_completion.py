@@ -77,7 +77,7 @@ def test_completion_offers_every_flag_and_verb(command: str, front: str) -> None
         ("runs", "logs ", ["local/new-2", "last", "lab-vm/digits-7", "local/digits-1"]),
         ("runs", "logs dig", ["digits-7", "digits-1"]),  # an id without its target
         ("runs", "logs lab", ["lab-vm/digits-7"]),
-        ("runs", "logs last ", ["--tail", "--follow", "--rank", "--step"]),
+        ("runs", "logs last ", ["--tail", "--follow", "--rank", "--raw", "--step"]),
         ("runs", "cancel ", ["local/new-2"]),
         ("runs", "delete ", ["lab-vm/digits-7", "local/digits-1"]),
         ("runs", "delete local/digits-1 ", ["lab-vm/digits-7"]),
