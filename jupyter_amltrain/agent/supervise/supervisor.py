@@ -478,16 +478,7 @@ class Supervisor:
         details = [outcome.detail]
         if outcome.state == FAILED and attempts.number(state) > 1:
             details[0] += " (after %d attempts)" % attempts.number(state)
-        life = failure_cause.RunTimes(self.began, finalizing, self.stopped)
-        cause = failure_cause.find_cause(
-            self.task.folder, outcome, life, self.task.devices, self.gpu_guard.number, state.get("failed_rank") or 0
-        )
-        if cause is None and outcome.state == FAILED:
-            from . import no_room  # most runs do not need it
-
-            cause = no_room.cause_of(
-                self.task.folder, outcome, self.task.job["cwd"], self.gpu_guard.number, state.get("failed_rank") or 0
-            )
+        cause = _cause_of(self, outcome, finalizing)
         if cause is not None:
             state["cause"] = cause
             details.append(cause["text"])
@@ -533,3 +524,16 @@ class Supervisor:
             if self.retry_save_at is None:
                 self.host.on_save_error(error)
             self.retry_save_at = protocol.mono() + 1.0
+
+
+def _cause_of(supervisor: Supervisor, outcome: Outcome, ended: float) -> Optional[Dict[str, str]]:
+    """Return why a run failed, as far as its machine was the reason: a GPU, or want of room."""
+    task, number = supervisor.task, supervisor.gpu_guard.number
+    rank = supervisor.state.get("failed_rank") or 0
+    life = failure_cause.RunTimes(supervisor.began, ended, supervisor.stopped)
+    cause = failure_cause.find_cause(task.folder, outcome, life, task.devices, number, rank)
+    if cause is None and outcome.state == FAILED:
+        from . import no_room  # most runs do not need it
+
+        cause = no_room.cause_of(task.folder, outcome, task.job["cwd"], number, rank)
+    return cause
