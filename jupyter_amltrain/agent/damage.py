@@ -172,6 +172,7 @@ _STATE: Dict[str, Callable[[Any], bool]] = {
     "changed": _optional_time,
     "version": _optional_int,
     "queue": _optional_text,
+    "experiment": _optional_text,
     "truth": _optional_dict,
     "cause": _optional_dict,
     "nodes": lambda value: value is None or (isinstance(value, int) and 0 <= value < 100_000),

@@ -269,6 +269,7 @@ def status_of(state: Mapping[str, Any]) -> RunStatus:
         attempt=max(1, int(state.get("attempt") or 1)),
         attempts=msgspec.convert(tuple(state.get("attempts") or ())[-MAX_RESTARTS:], tuple[PastAttempt, ...]),
         notes=tuple(map(_text, list(state.get("notes") or ())[:_MAX_NOTES])),
+        experiment=_text(state.get("experiment") or "")[:250],
     )
 
 

@@ -73,7 +73,7 @@ def comparison(runs: Sequence[TrackedRun]) -> dict[str, Any]:
             {
                 "state": job.status.state.value,
                 "seconds": run_seconds(job, now),
-                "experiment": job.spec.experiment,
+                "experiment": job.experiment,
                 "target": job.target,
                 "gpus": len(job.status.devices),
             }

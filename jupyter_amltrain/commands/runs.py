@@ -356,7 +356,7 @@ def _row(run: Run, metrics: Mapping[str, float]) -> dict[str, Any]:
         "cancel_requested": run.cancel_requested,
         "created": run.created,
         "seconds": run_seconds(run, time.time()),
-        "experiment": run.spec.experiment,
+        "experiment": run.experiment,
         "params": run.spec.params,
         "metrics": {name: value for name, value in metrics.items() if math.isfinite(value)},
         "outputs": run.outputs,
@@ -374,7 +374,7 @@ def show_text(run: TrackedRun) -> str:
     tracking = _RECORDING.get(state.tracking, state.tracking)
     facts = [
         ("name", spec.name),
-        ("experiment", spec.experiment),
+        ("experiment", state.experiment),
         ("repeats", spec.repeats),
         ("submitted", ago(record.created)),
         ("params", ", ".join(f"{k}={v!r}" for k, v in spec.params.items())),

@@ -83,7 +83,7 @@ def record_of(entry: Entry) -> RunRecord:
         run_id=run.run_id,
         name=run.spec.name,
         target=run.target,
-        experiment=run.spec.experiment,
+        experiment=run.experiment,
         state=status.state.value,
         detail=status.detail[:_SENTENCE_CHARS],
         reason=status.reason,

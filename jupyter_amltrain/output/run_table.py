@@ -95,7 +95,7 @@ def run_table(
     outputs, _ = varying([run.outputs for run in runs], always=True)
     logged = Counter(name for run in runs for name in metrics.get(run.handle, ()) if name not in run.spec.params)
     names = [name for name, _ in logged.most_common(MAX_METRICS)]
-    experiments = len({run.spec.experiment for run in runs}) > 1
+    experiments = len({run.experiment for run in runs}) > 1
     columns: list[tuple[str, list[str], bool, bool]] = [  # title, texts, number, optional
         ("run", [run.handle for run in runs], False, False),
         ("state", [state_text(run) for run in runs], False, False),
@@ -109,7 +109,7 @@ def run_table(
     results = [name for name in outputs if name not in names][:MAX_OUTPUTS]
     columns += [(name, [value_text(run.outputs.get(name)) for run in runs], True, True) for name in results]
     if experiments:
-        columns.append(("experiment", [run.spec.experiment for run in runs], False, True))
+        columns.append(("experiment", [run.experiment for run in runs], False, True))
     return RunTable(
         titles=[shorten(title, _MAX_TITLE_CHARS) for title, *_ in columns],
         rows=[list(row) for row in zip(*(texts for _, texts, *_ in columns), strict=True)],
@@ -180,7 +180,7 @@ def frame_rows(runs: Iterable[Run], metrics: Mapping[RunHandle, Mapping[str, flo
             "handle": run.handle,
             "name": run.spec.name,
             "target": run.target,
-            "experiment": run.spec.experiment,
+            "experiment": run.experiment,
             "state": run.status.state.value,
             "created": run.created,
             "seconds": run_seconds(run, now),

@@ -142,6 +142,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     attempts: tuple[PastAttempt, ...] = ()  #: ends of the earlier attempts
     failed_rank: int | None = None  #: process that failed first, of a run of several
     notes: tuple[str, ...] = ()  #: notes of the target about the start: a shared GPU, no GPU because of the driver
+    experiment: str = ""  #: MLflow experiment that the script has chosen; empty for that of its job
     #: Its page first; the others while it runs. Files have an older name.
     links: tuple[RunLink, ...] = msgspec.field(default=(), name="doors")
 
@@ -177,6 +178,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     def run_id(self) -> str:
         """The run's id on its target."""
         return self.handle.partition("/")[2]
+
+    @property
+    def experiment(self) -> str:
+        """Name of its MLflow experiment: what its script has chosen, else that of its job."""
+        return self.status.experiment or self.spec.experiment
 
     @property
     def tracking_state(self) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 
 from jupyter_amltrain.agent import testing
 from jupyter_amltrain.agent.mlflow.journal import clean, parse, well_formed
+from jupyter_amltrain.agent.mlflow.sink_state import experiments_of
 from jupyter_amltrain.agent.mlflow.sink_traces import change_traces
 from jupyter_amltrain.agent.protocol import open_regular
 from jupyter_amltrain.errors import AmlTrainError, StateError
@@ -236,6 +237,7 @@ class JournalPosition:
     main: str = "0"  #: the sink's experiment id of the job's own run
     run_id: str = ""
     experiments: dict[str, int] = field(default_factory=dict)  #: the sink's experiment id -> the store's
+    looked_up: dict[str, dict[str, Any]] = field(default_factory=dict)  #: records of experiments that are not used yet
     traces: list[dict[str, Any]] = field(default_factory=list)
     rejects: list[dict[str, Any]] = field(default_factory=list)  #: records that the store refused, with reasons
 
@@ -261,7 +263,7 @@ class JournalImport:
             position, self.run_id = JournalPosition(), result["run_id"]  # its run was removed from the store
         #: Where this import began and, after :meth:`records`, where it ended.
         self.position = position
-        self.experiments = dict(position.experiments)
+        self.experiments, self.looked_up = dict(position.experiments), dict(position.looked_up)
         self.traces = list(position.traces)
         #: Records of the model registry; of those read by this import.
         self.registrations: list[dict[str, Any]] = []
@@ -315,7 +317,10 @@ class JournalImport:
             elif not self.experiments:  # the first line is damaged
                 self._begin(str(self.result["experiment"]))
                 self._make_run()
-            if op == "experiments/create":
+            self._add_looked_up(op, record["b"])
+            if op == "experiments/create" and added.get("looked_up"):
+                self.looked_up[str(added.get("id"))] = record
+            elif op == "experiments/create":
                 self._add_experiment(str(added.get("id")), record)
             elif op == "traces" and isinstance(record["b"].get("trace"), dict):
                 self.traces.append(record["b"]["trace"].get("trace_info") or {})
@@ -340,13 +345,15 @@ class JournalImport:
         if not self.experiments:
             self._begin(str(self.result["experiment"]))
         self._make_run()
-        self.result["experiment_id"] = str(self.experiments[self.main])
+        with self.store.rows() as rows:
+            self.result["experiment_id"] = str(rows.run(self.run_id).experiment_id)
         self.position = JournalPosition(
             offset=self._offset,
             seq=self.result["seq"],
             main=self.main,
             run_id=self.run_id,
             experiments=self.experiments,
+            looked_up=self.looked_up,
             traces=self.traces,
             rejects=self.result["rejects"],
         )
@@ -370,6 +377,14 @@ class JournalImport:
         with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):  # a damaged line
             change_traces(traces, op, body)
         self.traces = list(traces.values())
+
+    def _add_looked_up(self, op: str, body: dict[str, Any]) -> None:
+        """Find or make the experiments that a change uses and whose names the script has only looked up before."""
+        if self.looked_up:
+            with contextlib.suppress(AttributeError):  # a damaged line
+                for sink_id in experiments_of(op, body):
+                    if sink_id in self.looked_up:
+                        self._add_experiment(sink_id, self.looked_up.pop(sink_id))
 
     def _add_experiment(self, sink_id: str, record: dict[str, Any]) -> None:
         from mlflow.exceptions import MlflowException

@@ -159,6 +159,8 @@ class Replay:
 
     def _update_run(self, run_id: str, body: Record) -> None:
         row = self._run(run_id)
+        if body.get("experiment_id"):
+            row.experiment_id = self._runs[run_id] = self.experiment_of(body["experiment_id"])
         if body.get("status"):
             if body["status"] not in STATUSES:
                 raise Rejected(f"runs/update: MLflow knows no status {body['status']!r}")

@@ -197,7 +197,6 @@ with mlflow.start_run(run_id=out["ids"][0], run_name="second", tags={"kind": "de
         mlflow.log_metric("inner", 3.0)
         out["child"] = child.info.run_id
 
-mlflow.set_experiment("mine")
 mlflow.sklearn.autolog(log_models=False, silent=True)
 x = np.random.default_rng(0).normal(size=(60, 3)); y = (x[:, 0] > 0).astype(int)
 run = mlflow.start_run(run_id=out["ids"][0])

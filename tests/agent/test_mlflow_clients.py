@@ -95,7 +95,7 @@ def test_mlflow_client_limit_errors_keep_run(logged):
     assert "not available inside an amltrain job" in errors["webhook"]
     assert (2, 0.25) in points(journal, "loss")  # logged after all of them
     notes = (folder / "log/agent.txt").read_text()
-    assert "unknown MLflow call" in notes and "named the experiment 'mine'" in notes
+    assert "unknown MLflow call" in notes
 
 
 def test_mlflow_client_search_runs_finds_child(logged):
@@ -267,7 +267,6 @@ mlflow.log_metric("loss", 1.0, step=0)
 mlflow.log_params({"lr": 0.1})
 out["ids"].append(mlflow.active_run().info.run_id)
 mlflow.end_run()
-mlflow.set_experiment("mine")
 with mlflow.start_run(run_id=out["ids"][0], run_name="second") as run:
     out["ids"].append(run.info.run_id)
     mlflow.log_metrics({"loss": 0.5, "acc": 0.9}, step=1)

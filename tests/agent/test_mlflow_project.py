@@ -24,6 +24,7 @@ from jupyter_amltrain.agent.mlflow.validation import Refusal
 
 PROJECT = "0123456789abcdef"
 OWN, REAL = "0", "7"
+JOB = {OWN: {"name": "job"}}
 WITHOUT_MLFLOW = [sys.executable, "-c", "raise SystemExit('No module named mlflow')"]
 
 
@@ -77,7 +78,7 @@ def test_pages_of_own_and_stored_runs_are_one_order(count: int, order: list[str]
     own = [run_of(5, 0.3, OWN), run_of(2, 0.9, OWN), run_of(7, 0.1, OWN)]
     own.sort(key=lambda run: -run["info"]["start_time"])
     recorded = run_of(5, 0.3)  # the store has a run of the job already
-    search = ProjectSearch(Store(*(run_of(n, n % 4 / 4) for n in (1, 3, 4, 6, 8, 9)), recorded), "job")  # type: ignore[arg-type]
+    search = ProjectSearch(Store(*(run_of(n, n % 4 / 4) for n in (1, 3, 4, 6, 8, 9)), recorded), JOB)  # type: ignore[arg-type]
     if order:
         own.sort(key=lambda run: run["data"]["metrics"][0]["value"])
     found = pages(search, own, max_results=count, order_by=order)
@@ -119,7 +120,7 @@ def test_pages_of_own_and_stored_models_are_one_order(count: int, ascending: boo
     order = [] if ascending is None else [{"field_name": "metrics.acc", "ascending": ascending}]
     own = ordered_models([model_of(n, OWN, n % 3 / 3 if n > 2 else None) for n in (2, 5, 7)], order)
     theirs = [model_of(n, REAL, n % 5 / 5 if n > 1 else None) for n in (1, 3, 4, 6, 8)]
-    search = ProjectSearch(ModelStore(*theirs, model_of(5, REAL, 0.9)), "job")  # type: ignore[arg-type]
+    search = ProjectSearch(ModelStore(*theirs, model_of(5, REAL, 0.9)), JOB)  # type: ignore[arg-type]
     found, token = [], ""
     while True:
         request = {"experiment_ids": [OWN], "max_results": count, "order_by": order, "page_token": token}
@@ -136,7 +137,7 @@ def test_pages_of_own_and_stored_models_are_one_order(count: int, ascending: boo
 @pytest.mark.parametrize("text", ["source_run_id = 'r'", "name = 'x' AND attributes.model_id = 'm-2'"])
 def test_search_for_models_of_own_run_starts_no_server(text: str) -> None:
     store, own = ModelStore(model_of(1, REAL, 0.5)), [model_of(2, OWN, 0.5)]
-    answer = ProjectSearch(store, "job").models({"experiment_ids": [OWN], "filter": text}, own, {"m-2"}, {"r"})  # type: ignore[arg-type]
+    answer = ProjectSearch(store, JOB).models({"experiment_ids": [OWN], "filter": text}, own, {"m-2"}, {"r"})  # type: ignore[arg-type]
     assert answer == {"models": own} and store.asked == []
 
 
@@ -165,7 +166,7 @@ def test_pages_of_own_and_stored_versions_are_one_order(count: int, order: list[
     own = ordered_versions([version("b", 1), version("d", 2), version("d", 9)], {"order_by": order})
     theirs = [version("a", 1), version("a", 5), version("c", 2), version("e", 3)]
     store = RegistryStore("model_versions", [*theirs, version("d", 4)], ordered_versions)  # d is a name of the job
-    search, found, token = ProjectSearch(store, "job"), [], ""  # type: ignore[arg-type]
+    search, found, token = ProjectSearch(store, JOB), [], ""  # type: ignore[arg-type]
     while True:
         request = {"max_results": str(count), "order_by": order, "page_token": token}
         answer = search.registry("model-versions/search", request, own, {"b", "d"})
@@ -182,14 +183,14 @@ def test_experiments_of_job_hide_those_of_store_with_their_name_or_id() -> None:
 
     theirs = [experiment(0, "Default"), experiment(1, "job"), experiment(2, "other"), experiment(3, "made")]
     own = [experiment(99, "made"), experiment(0, "job")]
-    search = ProjectSearch(RegistryStore("experiments", theirs, experiment_search.ordered), "job")  # type: ignore[arg-type]
+    search = ProjectSearch(RegistryStore("experiments", theirs, experiment_search.ordered), JOB)  # type: ignore[arg-type]
     answer = search.experiments({"max_results": 5}, own, {"made", "job"})
     assert [item["name"] for item in answer["experiments"]] == ["made", "other", "job"]
 
 
 def test_search_without_server_finds_own_runs() -> None:
     server = ProjectServer(ServerProcess(WITHOUT_MLFLOW, lambda note: None))
-    search, own = ProjectSearch(server, "job"), [run_of(5, 0.3, OWN), run_of(2, 0.9, OWN)]
+    search, own = ProjectSearch(server, JOB), [run_of(5, 0.3, OWN), run_of(2, 0.9, OWN)]
     assert pages(search, own, max_results=1) == [["5"], ["2"]]
     models = [{"name": "clf"}]
     assert search.registry("registered-models/search", {}, models, {"clf"}) == {"registered_models": models}
@@ -198,19 +199,47 @@ def test_search_without_server_finds_own_runs() -> None:
 def test_search_below_own_run_starts_no_server() -> None:
     store, own = Store(run_of(1, 0.5)), [run_of(5, 0.3, OWN)]
     parent = own[0]["info"]["run_id"]
-    found = pages(ProjectSearch(store, "job"), own, filter=f"tags.mlflow.parentRunId = '{parent}'")  # type: ignore[arg-type]
+    found = pages(ProjectSearch(store, JOB), own, filter=f"tags.mlflow.parentRunId = '{parent}'")  # type: ignore[arg-type]
     assert found == [["5"]] and store.asked == []
 
 
 def test_forwarded_call_names_experiment_of_store() -> None:
     store = Store()
-    search = ProjectSearch(store, "job")  # type: ignore[arg-type]
+    search = ProjectSearch(store, JOB)  # type: ignore[arg-type]
     search.forward(
         MlflowCall("POST", "/x", "application/json", b"{}"), "/api/2.0/mlflow/x", {"experiment_ids": [OWN, "3"]}
     )
     search.forward(MlflowCall("GET", "/y?experiment_id=0", "", b""), "/api/2.0/mlflow/y", {"experiment_id": OWN})
     assert ("/api/2.0/mlflow/x", json.dumps({"experiment_ids": [REAL, "3"]}).encode()) in store.asked
     assert ("/api/2.0/mlflow/y?experiment_id=7", b"") in store.asked
+
+
+def test_experiment_in_forwarded_response_has_id_of_job() -> None:
+    class Answering(Store):
+        def ask(self, request: MlflowCall) -> MlflowResponse:
+            infos = [{"experiment_id": one} for one in (REAL, "3")]
+            return MlflowResponse(200, "application/json", json.dumps({"runs": infos}).encode())
+
+    search = ProjectSearch(Answering(), JOB)  # type: ignore[arg-type]
+    call = MlflowCall("GET", "/x", "", b"")
+    answer = json.loads(search.forward(call, "/api/2.0/mlflow/runs/get", {}).data)
+    assert answer == {"runs": [{"experiment_id": OWN}, {"experiment_id": "3"}]}
+    file = search.forward(call, "/api/2.0/mlflow-artifacts/artifacts/a.json", {}).data
+    assert json.loads(file)["runs"][0] == {"experiment_id": REAL}  # a file stays as it is
+
+
+def test_experiment_that_store_lacks_is_not_searched_and_not_named_there() -> None:
+    class Empty(Store):
+        def json(self, method: str, op: str, body: Any) -> Any:
+            if op.startswith("experiments/get-by-name"):
+                raise Refusal("RESOURCE_DOES_NOT_EXIST", "no")
+            raise AssertionError(op)
+
+    search = ProjectSearch(Empty(), JOB)  # type: ignore[arg-type]
+    assert search.runs({"experiment_ids": [OWN]}, [], set()) == {"runs": []}
+    with pytest.raises(Refusal) as refusal:
+        search.forward(MlflowCall("POST", "/x", "", b"{}"), "/api/2.0/mlflow/x", {"experiment_id": OWN})
+    assert refusal.value.code == "INVALID_STATE"
 
 
 def test_server_that_cannot_start_is_refused_soon_and_once() -> None:

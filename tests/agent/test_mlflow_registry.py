@@ -16,7 +16,11 @@ from jupyter_amltrain.agent.mlflow.project_server import MlflowCall
 from jupyter_amltrain.agent.mlflow.routes import Sink
 from jupyter_amltrain.agent.mlflow.sink_state import Recorder
 from jupyter_amltrain.agent.mlflow.validation import Refusal
+from jupyter_amltrain.agent.sink_notes import SinkNotes
 from tests.agent.mlflow_jobs import RUN_ID, Host
+
+#: A call as it came.
+CALL = MlflowCall("POST", "/", "", b"")
 
 
 @pytest.fixture
@@ -150,6 +154,9 @@ class AnsweringProject:
     def forward(self, *call: Any) -> str:
         return "of the project"
 
+    def name_of(self, experiment_id: str) -> str | None:
+        return {"3": "theirs"}.get(experiment_id)
+
 
 @pytest.fixture
 def sink(tmp_path: Path) -> Sink:
@@ -184,7 +191,7 @@ def test_missing_part_of_own_object_is_not_sought_in_project(
     ("method", "op", "body", "kind"),
     [
         ("GET", "metrics/get-history-bulk", {"run_id": RUN_ID}, "run"),
-        ("POST", "scorers/register", {"experiment_id": "made"}, "experiment"),
+        ("POST", "experiments/delete", {"experiment_id": "made"}, "experiment"),
     ],
 )
 def test_call_of_project_for_own_object_is_refused_with_reason(
@@ -265,3 +272,50 @@ def test_list_of_artifacts_above_those_of_run_is_refused(host: Host) -> None:
     code, answer = host.call("GET", f"artifacts/list?run_id={RUN_ID}&path=../models")
     assert (code, answer["error_code"], answer["message"]) == (400, "INVALID_PARAMETER_VALUE", "Invalid path")
     assert host.call("GET", f"artifacts/list?run_id={RUN_ID}&path=a..b")[0] == 200
+
+
+API = "/api/2.0/mlflow/"
+
+
+def experiment_named(sink: Sink, name: str) -> str:
+    """The id of an experiment, as ``set_experiment`` asks for it."""
+    answer = sink.handle("GET", API + "experiments/get-by-name", {"experiment_name": name})
+    return str(answer["experiment"]["experiment_id"])
+
+
+def test_experiment_that_is_only_looked_up_is_not_listed_and_can_be_created(sink: Sink) -> None:
+    looked_up = experiment_named(sink, "mine")
+    assert experiment_named(sink, "mine") == looked_up
+    assert [one["name"] for one in sink.recorder.state.used_experiments()] == ["e"]
+    created = sink.handle("POST", API + "experiments/create", {"name": "mine"})
+    assert created == {"experiment_id": looked_up}
+    assert [one["name"] for one in sink.recorder.state.used_experiments()] == ["e", "mine"]
+    with pytest.raises(Refusal, match="exists"):
+        sink.handle("POST", API + "experiments/create", {"name": "mine"})
+
+
+def test_first_run_moves_into_experiment_that_script_has_set(sink: Sink, tmp_path: Path) -> None:
+    mine, state = experiment_named(sink, "my experiment"), dict[str, Any]()
+    run = sink.handle("POST", API + "runs/create", {"experiment_id": mine, "start_time": 1}, request=CALL)["run"]
+    assert (run["info"]["run_id"], run["info"]["experiment_id"]) == (RUN_ID, mine)
+    found = sink.recorder.state.used_experiments()
+    assert [one["name"] for one in found] == ["e", "my experiment"]
+    notes = SinkNotes(str(tmp_path))
+    assert notes.take(state) and state == {"experiment": "my experiment"}
+    assert not notes.take(state)
+
+
+def test_run_in_experiment_of_project_is_recorded_by_the_job(sink: Sink) -> None:
+    """The client has found the id in a search: the run is one of the job, and not of the project's server."""
+    for _ in range(2):  # the job's own run, and a child
+        answer = sink.handle("POST", API + "runs/create", {"experiment_id": "3", "start_time": 1}, request=CALL)
+        assert answer["run"]["info"]["experiment_id"] == "3"
+    assert sink.recorder.state.experiment("3")["name"] == "theirs" and len(sink.recorder.state.runs) == 2
+
+
+def test_run_in_experiment_that_nobody_has_stays_in_that_of_the_job(sink: Sink) -> None:
+    first = sink.handle("POST", API + "runs/create", {"experiment_id": "99", "start_time": 1}, request=CALL)
+    assert first["run"]["info"]["experiment_id"] == "0"
+    with pytest.raises(Refusal) as refusal:
+        sink.handle("POST", API + "runs/create", {"experiment_id": "99", "start_time": 2})
+    assert refusal.value.code == "RESOURCE_DOES_NOT_EXIST"

@@ -215,6 +215,50 @@ def test_deleted_tag_of_experiment_is_not_imported(tmp_path):
     assert "kept" in tags and "gone" not in tags
 
 
+MOVED = """
+import json, sys
+from pathlib import Path
+import mlflow
+from jupyter_amltrain.tracking import importer
+from tests.agent.mlflow_jobs import RUN_ID, finish_folder
+
+run, project = Path(sys.argv[1]), sys.argv[2]
+(run / "metrics").mkdir(parents=True)
+changes = [("init", {}, {"id": RUN_ID, "exp_id": "0", "exp_name": "numbers", "name": "digits"})]
+for name, key in (("used", "7"), ("tagged", "8"), ("traced", "9"), ("seen", "10")):
+    changes.append(("experiments/create", {"name": name}, {"id": key, "t": 5, "looked_up": True}))
+started = {"run_id": RUN_ID, "status": "RUNNING", "experiment_id": "7"}
+changes.append(("runs/update", started, {"joined": ["script", ""]}))
+changes.append(("experiments/set-experiment-tag", {"experiment_id": "8", "key": "a", "value": "1"}, {}))
+place = {"type": "MLFLOW_EXPERIMENT", "mlflow_experiment": {"experiment_id": "9"}}
+info = {"trace_id": "tr-1", "trace_location": place, "request_time": "2026-01-01T00:00:00Z", "state": "OK",
+        "trace_metadata": {}, "tags": {}, "execution_duration": "1s"}
+changes.append(("traces", {"trace": {"trace_info": info}}, {"id": "tr-1", "t": 5}))
+changes.append(("runs/log-metric", {"run_id": RUN_ID, "key": "loss", "value": 1, "timestamp": 5, "step": 0}, {}))
+lines = [json.dumps({"seq": at + 1, "t": 5, "op": op, "b": b, "a": a}) for at, (op, b, a) in enumerate(changes)]
+journal = run / "metrics/rank-0.jsonl"
+journal.write_text("\\n".join(lines[:4]) + "\\n")
+finish_folder(run)
+importer.import_run(str(run), project)
+journal.write_text("\\n".join(lines) + "\\n")
+result = importer.import_run(str(run), project)
+mlflow.set_tracking_uri("sqlite:///" + project + "/.amltrain/mlflow.db")
+client = mlflow.MlflowClient()
+names = sorted(one.name for one in client.search_experiments())
+got = client.get_run(RUN_ID)
+print(json.dumps([result["state"], result["rejects"], names, client.get_experiment(got.info.experiment_id).name,
+                  got.data.metrics, result["experiment_id"] == got.info.experiment_id]))
+"""
+
+
+def test_run_moves_into_experiment_that_it_was_begun_in(tmp_path):
+    script = tmp_path / "moved.py"
+    script.write_text(MOVED)
+    state, rejects, names, experiment, metrics, same = python(str(script), str(tmp_path / "run"), str(tmp_path))
+    assert (state, rejects, experiment, metrics, same) == ("imported", [], "used", {"loss": 1.0}, True)
+    assert set(names) == {"Default", "numbers", "tagged", "traced", "used"}  # a name that is only looked up makes none
+
+
 OLD = """
 import json, sys
 import mlflow

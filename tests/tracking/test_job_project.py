@@ -79,6 +79,45 @@ def test_job_that_asks_nothing_starts_no_server(api: Any) -> None:
     assert api.submit(code, out=["servers"]).wait().result("servers") == []
 
 
+CHOSEN = """
+import mlflow
+assert mlflow.get_experiment_by_name("only looked up") is not None
+mlflow.set_experiment("chosen")
+with mlflow.start_run(run_name="mine") as run:
+    mlflow.log_metric("loss", 1)
+    with mlflow.start_run(nested=True):
+        mlflow.log_metric("part", 2)
+found = {
+    "same": run.info.experiment_id == mlflow.get_experiment_by_name("chosen").experiment_id,
+    "chosen": sorted(mlflow.search_runs(experiment_names=["chosen"])["tags.mlflow.runName"])[:2],
+    "other": list(mlflow.search_runs(experiment_names=["other"])["tags.mlflow.runName"]),
+}
+earlier = mlflow.search_runs(experiment_names=["chosen"], filter_string="run_name = 'earlier'").run_id[0]
+with mlflow.start_run(run_id=earlier):
+    mlflow.log_metric("later", 3)
+"""
+
+
+@pytest.mark.timeout(300)
+def test_experiment_that_script_sets_is_that_of_the_run(api: Any) -> None:
+    for name, experiment in (("earlier", "chosen"), ("elsewhere", "other")):
+        api.submit("import mlflow\nmlflow.log_metric('a', 1)", name=name, experiment=experiment).wait()
+    run = api.submit(CHOSEN, name="cell", experiment="notebook", out=["found"]).wait()
+    assert run.result("found") == {"same": True, "chosen": ["earlier", "mine"], "other": ["elsewhere"]}
+    assert run.run.experiment == "chosen" and run.record().experiment == "chosen"
+    api.controller().loop.call(api.controller().imports.settle(), 120)
+    assert {one.run.run_id: one.run.experiment for one in api.runs()}[run.run.run_id] == "chosen"
+    from mlflow import MlflowClient
+
+    from jupyter_amltrain.tracking.mlflow_store import database_uri
+
+    client = MlflowClient(database_uri(os.getcwd()))
+    chosen = client.get_experiment_by_name("chosen")
+    assert {one.info.run_name for one in client.search_runs([chosen.experiment_id])} >= {"mine", "earlier"}
+    assert client.get_experiment_by_name("only looked up") is None
+    assert client.get_run(run.run.tracking_id).info.experiment_id == chosen.experiment_id
+
+
 @pytest.mark.thorough
 @pytest.mark.timeout(300)
 def test_server_ends_with_the_run(api: Any) -> None:

@@ -1,22 +1,29 @@
 """Calls of a job that reach into its project: what it asks of other runs, experiments and models.
 
-The job's own experiment has the id :data:`~.sink_state.EXPERIMENT_ID` in the job, and another one in the store.
+Experiments of the job have ids of their own in the job; the store knows them by their names.
 """
 
+import contextlib
 import json
-from typing import Any, Callable, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
 from urllib.parse import quote, urlencode
 
 from . import experiment_search, registry_search, search
 from .model_search import ordered_models
 from .project_server import UNAVAILABLE, MlflowCall, MlflowResponse, ProjectServer
 from .sink_state import EXPERIMENT_ID
-from .validation import Body, Refusal, missing
+from .validation import Body, Refusal
 
 #: Tags that name a run above: one of the job's runs has only runs of the job below it.
 _ABOVE = ("mlflow.parentRunId", "mlflow.rootRunId")
 
 _MISSING = "RESOURCE_DOES_NOT_EXIST"
+
+#: Why a call for something of the job cannot be made yet, with its kind.
+NOT_YET = (
+    "This %s is of the running job, and is in the project when the run is recorded. Make this call from the notebook"
+    " after the run."
+)
 
 
 def run_columns(view: Body) -> search.Lookup:
@@ -39,17 +46,26 @@ class ProjectSearch:
 
     Parameters
     ----------
-    experiment_name
-        Name of the experiment of the job's own run.
+    experiments
+        The job's experiments by their ids in the job.
     """
 
-    def __init__(self, server: ProjectServer, experiment_name: str) -> None:
+    def __init__(self, server: ProjectServer, experiments: Mapping[str, Body]) -> None:
         self.server = server
-        self._experiment_name = experiment_name
-        self._real_id: Optional[str] = None
+        self._own = experiments
+        #: Ids of the store by those of the job, of experiments that the store has.
+        self._stored_ids: Dict[str, str] = {}
+
+    def name_of(self, experiment_id: str) -> Optional[str]:
+        """Return the name of an experiment of the store; ``None`` if it does not have it, or does not answer."""
+        try:
+            answer = self.server.json("GET", "experiments/get?" + urlencode({"experiment_id": experiment_id}), {})
+            return str(answer["experiment"]["name"])
+        except Refusal:
+            return None
 
     def forward(self, request: MlflowCall, path: str, body: Body) -> MlflowResponse:
-        """Pass a call on, with the store's id of the job's own experiment.
+        """Pass a call on, with the store's ids of the job's own experiments; the response has the job's.
 
         Raises
         ------
@@ -65,6 +81,12 @@ class ProjectSearch:
             response = self.server.ask(request._replace(target=target, data=b""))
         else:
             response = self.server.ask(request._replace(target=target, data=json.dumps(known).encode()))
+        if response.rest is None and "/mlflow/" in path and b'"experiment_id"' in response.data:
+            with contextlib.suppress(ValueError):
+                answer = json.loads(response.data)
+                for own in list(self._own):
+                    self._stored_experiment(own)
+                return response._replace(data=json.dumps(self._inward(answer)).encode())
         return response
 
     def runs(self, body: Body, own: List[Body], own_ids: Set[str]) -> Body:
@@ -137,10 +159,10 @@ class ProjectSearch:
         while token is not None and len(stored) < count:  # fewer could leave out one that comes before an own one
             answer = self._stored(kind, dict(body, max_results=count, page_token=token))
             items = answer.get(kind.key) or []
-            new = [(item, token, at) for at, item in enumerate(items) if not is_own(item)]
+            new = [(self._inward(item), token, at) for at, item in enumerate(items) if not is_own(item)]
             stored += [entry for entry in new if entry[2] >= skip]
             token, skip = (answer.get("next_page_token") or None) if items else None, 0
-        merged = [*own[taken:], *(self._inward(item) for item, _, _ in stored)]
+        merged = [*own[taken:], *(item for item, _, _ in stored)]
         page = kind.ordered(merged, body)[:count]
         shown = {id(item) for item in page}
         taken += sum(id(item) in shown for item in own[taken:])
@@ -159,34 +181,40 @@ class ProjectSearch:
                 return self.server.json("GET", kind.op + "?" + urlencode(query, doseq=True), {})
             if kind is _EXPERIMENTS:
                 return self.server.json("POST", kind.op, body)
-            experiments = self._experiments(body.get("experiment_ids") or [])
+            found = [self._stored_experiment(one) for one in body.get("experiment_ids") or []]
+            experiments = [one for one in found if one is not None]
             return self.server.json("POST", kind.op, dict(body, experiment_ids=experiments)) if experiments else {}
 
         return _if_available(found)
 
-    def _own_experiment(self) -> Optional[str]:
-        """Return the store's id of the job's own experiment; ``None`` if the store does not have it yet."""
-        if self._real_id is None:
+    def _stored_experiment(self, experiment_id: str) -> Optional[str]:
+        """Return the store's id of an experiment; ``None`` for one of the job that the store does not have yet."""
+        own = self._own.get(experiment_id)
+        if own is None:
+            return experiment_id
+        if experiment_id not in self._stored_ids:
+            query = "experiments/get-by-name?" + urlencode({"experiment_name": own["name"]})
             try:
-                query = "experiments/get-by-name?" + urlencode({"experiment_name": self._experiment_name})
-                self._real_id = str(self.server.json("GET", query, {})["experiment"]["experiment_id"])
+                self._stored_ids[experiment_id] = str(self.server.json("GET", query, {})["experiment"]["experiment_id"])
             except Refusal as refusal:
                 if refusal.code != _MISSING:
                     raise
-        return self._real_id
+        return self._stored_ids.get(experiment_id)
 
-    def _experiments(self, ids: List[str]) -> List[str]:
-        found = [self._own_experiment() if one == EXPERIMENT_ID else one for one in ids]
-        return [one for one in found if one is not None]
-
-    def _inward(self, item: Body) -> Body:
-        info = item.get("info")
-        if info and info["experiment_id"] == self._real_id:
-            info["experiment_id"] = EXPERIMENT_ID
-        return item
+    def _inward(self, value: Any) -> Any:
+        """Return what the store has answered, or a part of it, with the job's ids of its own experiments."""
+        if isinstance(value, list):
+            return [self._inward(one) for one in value]
+        if not isinstance(value, dict):
+            return value
+        body = {name: self._inward(part) for name, part in value.items()}
+        if "experiment_id" in body:
+            known = (own for own, stored in self._stored_ids.items() if stored == str(body["experiment_id"]))
+            body["experiment_id"] = next(known, body["experiment_id"])
+        return body
 
     def _outward(self, value: Any) -> Any:
-        """Return a body, or a part of it, with the store's id of the job's own experiment."""
+        """Return a body, or a part of it, with the store's ids of the job's own experiments."""
         if isinstance(value, list):
             return [self._outward(one) for one in value]
         if not isinstance(value, dict):
@@ -199,11 +227,9 @@ class ProjectSearch:
         return body
 
     def _stored_id(self, experiment: Any) -> Any:
-        if experiment != EXPERIMENT_ID:
-            return experiment
-        if (real := self._own_experiment()) is None:
-            raise missing("The job's experiment is not in the project's store yet.")
-        return real
+        if (stored := self._stored_experiment(str(experiment))) is None:
+            raise Refusal("INVALID_STATE", NOT_YET % "experiment")
+        return stored
 
 
 class _Search(NamedTuple):

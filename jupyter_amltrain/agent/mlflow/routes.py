@@ -12,11 +12,12 @@ import threading
 import uuid
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set, Tuple
 
+from .. import sink_notes
 from . import experiment_search, search
 from .followed import PARENT, follow
 from .journal import now_ms
 from .model_search import matching_models, model_view
-from .project_search import ProjectSearch
+from .project_search import NOT_YET, ProjectSearch
 from .project_server import MlflowCall
 from .sink_registry import change_of, refuse_own
 from .sink_state import EXPERIMENT_ID, LoggedRun, Recorder, State
@@ -78,6 +79,11 @@ def _number(value: float) -> Any:
     return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
 
 
+def _experiment_id(name: Any) -> str:
+    """Return the id in the job of an experiment by its name."""
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, str(name)).int % 10**15)
+
+
 def _pairs(values: Dict[str, str]) -> List[Body]:
     return [{"key": key, "value": value} for key, value in values.items()]
 
@@ -112,12 +118,6 @@ _PLAIN = (
 
 #: Changes of an experiment that only the project's store makes.
 _EXPERIMENT_CHANGES = ("experiments/update", "experiments/delete", "experiments/restore")
-
-#: Why a call for something of the job cannot be made yet, with its kind.
-_NOT_YET = (
-    "This %s is of the running job, and is in the project when the run is recorded. Make this call from the notebook"
-    " after the run."
-)
 
 #: Calls for a trace of the job.
 _TRACE = re.compile(r"traces/[^/]+(/info|/tags)?$")
@@ -180,17 +180,14 @@ class Sink:
             raise
 
     def _refuse_own(self, method: str, op: str, body: Body) -> None:
-        """Refuse a call of the project that asks for a run of the job, or names an experiment that it has made.
+        """Refuse a call of the project that asks for a run of the job.
 
         A change may name a run: its id is that of the record.
         """
         if op.startswith(("registered-models/", "model-versions/")):
             return
         if method == "GET" and str(body.get("run_id") or body.get("run_uuid")) in self._state.runs:
-            raise Refusal("INVALID_STATE", _NOT_YET % "run")
-        experiment = str(body.get("experiment_id"))
-        if experiment != EXPERIMENT_ID and experiment in self._state.experiments:
-            raise Refusal("INVALID_STATE", _NOT_YET % "experiment")
+            raise Refusal("INVALID_STATE", NOT_YET % "run")
 
     def _own(self, method: str, op: str, path: str, body: Body, rank: Callable[[], str]) -> Any:
         """Handle a call of the job's own runs and models."""
@@ -201,8 +198,8 @@ class Sink:
         route = _ROUTES.get((method, op))
         if route is not None:
             return route(self, body)
-        if op in _EXPERIMENT_CHANGES and body.get("experiment_id") in self._state.experiments:
-            raise Refusal("INVALID_STATE", _NOT_YET % "experiment")
+        if op in _EXPERIMENT_CHANGES and self._state.has_experiment(body.get("experiment_id")):
+            raise Refusal("INVALID_STATE", NOT_YET % "experiment")
         if op in _PLAIN and method != "GET":
             self.recorder.change(op, body, {})
             return {}
@@ -250,19 +247,35 @@ class Sink:
                     return {"experiment": experiment}
         if not name:
             raise missing("Could not find experiment with name ''")
-        # set_experiment() with any name joins: the run keeps the experiment of its submission
-        self.recorder.note_once(f"the script named the experiment {name!r}; the run stays in its own experiment")
-        return {"experiment": dict(self._state.experiment(EXPERIMENT_ID), name=name)}
+        # the first call of most scripts: not asked of the project, whose server would have to be started for it
+        return {"experiment": self._look_up(_experiment_id(name), name)}
+
+    def _look_up(self, experiment_id: str, name: str) -> Body:
+        """Return an experiment by a name that the project may have; there, the record of a run makes it or finds it."""
+        added = {"id": experiment_id, "t": now_ms(), "looked_up": True}
+        self.recorder.change("experiments/create", {"name": name}, added)
+        with self.recorder.lock:
+            return self._state.experiment(experiment_id)
+
+    def _find_experiment(self, body: Body) -> bool:
+        """Return whether the job has the experiment of a new run; one that only the project has becomes its own."""
+        experiment_id = str(body.get("experiment_id") or EXPERIMENT_ID)
+        with self.recorder.lock:
+            if experiment_id in self._state.experiments:
+                return True
+        name = None if self._project is None else self._project.name_of(experiment_id)
+        if name is not None:
+            self._look_up(experiment_id, name)
+        return name is not None
 
     def _create_experiment(self, body: Body) -> Body:
         name = body.get("name")
-        experiment_id = str(uuid.uuid5(uuid.NAMESPACE_URL, str(name)).int % 10**15)
         with self.recorder.lock:
             known = self.recorder.repeated("experiments/create", body)
-            if known is None and any(e["name"] == name for e in self._state.experiments.values()):
+            if known is None and any(e["name"] == name for e in self._state.used_experiments()):
                 raise Refusal("RESOURCE_ALREADY_EXISTS", f"Experiment(name={name}) already exists.")
-        added = known or self.recorder.change("experiments/create", body, {"id": experiment_id, "t": now_ms()})
-        return {"experiment_id": added["id"]}
+        added = {"id": _experiment_id(name), "t": now_ms()}
+        return {"experiment_id": (known or self.recorder.change("experiments/create", body, added))["id"]}
 
     def _create_run(self, body: Body, rank: Callable[[], str], follows: str = "", name_there: str = "") -> Body:
         """Create a run: the first one without a parent becomes the job's own run, others its children.
@@ -281,6 +294,7 @@ class Sink:
         given = {tag["key"]: tag.get("value") for tag in body.get("tags") or []}
         tags = [tag for tag in body.get("tags") or [] if tag["key"] != START]
         body = self.recorder.fit("runs/create", dict(body, tags=tags))
+        is_known = self._find_experiment(body)
         if all(tag["key"] != PARENT for tag in tags):
             kind = "autolog" if any(tag["key"] == AUTOLOGGING for tag in tags) else "script"
             if (attempt := self.recorder.attempt()) > 1:  # the script starts again: its first run is the job's, too
@@ -292,8 +306,8 @@ class Sink:
                     added: Body = {"joined": [kind, number], "request": request}
                     return {"run": self._join(body, dict(added, follows=follows) if follows else added)}
             body = dict(body, tags=[*tags, {"key": PARENT, "value": self.recorder.run_id}])
-        with self.recorder.lock:
-            self._state.experiment(body.get("experiment_id") or EXPERIMENT_ID)  # else the project may have it
+        if not is_known:
+            raise missing(f"No Experiment with id={body['experiment_id']} exists")
         name = body.get("run_name") or given.get("mlflow.runName") or name_there or "run-" + uuid.uuid4().hex[:8]
         added = {"id": uuid.uuid4().hex, "name": name, "t": now_ms()}
         added = self.recorder.change("runs/create", body, dict(added, follows=follows) if follows else added)
@@ -310,7 +324,17 @@ class Sink:
         return first or self.recorder.unanswered_join(request)
 
     def _join(self, body: Body, added: Body) -> Body:
-        self.recorder.change("runs/update", {"run_id": self.recorder.run_id, "status": "RUNNING"}, added)
+        update = {"run_id": self.recorder.run_id, "status": "RUNNING"}
+        if body.get("experiment_id") not in (None, "", EXPERIMENT_ID):  # set_experiment() before it
+            experiment = self._state.experiments.get(body["experiment_id"])
+            if experiment is not None:
+                update["experiment_id"] = body["experiment_id"]
+                sink_notes.set_experiment(self.recorder.folder, experiment["name"])
+            else:
+                self.recorder.note_once(
+                    "the project has no experiment with the id %s; the run stays in its own" % body["experiment_id"]
+                )
+        self.recorder.change("runs/update", update, added)
         existing = self._state.runs[self.recorder.run_id].tags
         tags = [tag for tag in body.get("tags") or [] if tag["key"] not in existing]
         if body.get("run_name"):
@@ -335,7 +359,7 @@ class Sink:
 
     def _search_experiments(self, body: Body) -> Body:
         with self.recorder.lock:
-            everything = list(self._state.experiments.values())
+            everything = self._state.used_experiments()
             own = experiment_search.matching(everything, body)
         if self._project is None:
             return search.page("experiments", own, body, 1000)
@@ -425,7 +449,7 @@ class Sink:
         if trace_id == "delete-traces":
             return self._delete_traces(op, body)
         if trace_id in self._state.traces and not _TRACE.match(op):  # as for an assessment
-            raise Refusal("INVALID_STATE", _NOT_YET % "trace")
+            raise Refusal("INVALID_STATE", NOT_YET % "trace")
         if method != "GET" and trace_id in self._state.traces:
             changed = op.replace("/tags", "/delete-tag") if method == "DELETE" else op
             self.recorder.change(changed, body, {"t": now_ms()})

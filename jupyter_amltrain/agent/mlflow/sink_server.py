@@ -22,7 +22,7 @@ from .journal import clean, has_escapes
 from .project_search import ProjectSearch
 from .project_server import MlflowCall, MlflowResponse, ProjectServer, ServerPlace
 from .routes import Sink
-from .sink_state import EXPERIMENT_ID, Recorder
+from .sink_state import Recorder
 from .validation import Refusal
 
 #: Connections that the kernel accepts while the sink is busy or restarts; ``net.core.somaxconn``
@@ -273,8 +273,8 @@ class _Server(ThreadingHTTPServer):
         self.socket.listen(BACKLOG)
         self.server_address = self.socket.getsockname()
         self.recorder = recorder
-        name = recorder.state.experiment(EXPERIMENT_ID)["name"]
-        self.sink = Sink(recorder, None if project is None else ProjectSearch(project, name))
+        experiments = recorder.state.experiments
+        self.sink = Sink(recorder, None if project is None else ProjectSearch(project, experiments))
         self.authorization = ("Bearer " + token).encode()
         self.connections = Connections(recorder.note_once)
 

@@ -12,7 +12,7 @@ from ..trackers.metric_sources import MetricSources
 from . import sink_registry
 from .journal import Record, SinkJournal, now_ms
 from .latest import LatestPoint, same
-from .sink_traces import change_traces
+from .sink_traces import change_traces, experiment_of
 from .validation import Body, Refusal, fit, invalid, missing
 
 #: Id of the experiment of the job's own run, and of a client without a setting.
@@ -79,9 +79,11 @@ class State:
         self.joined: Set[Tuple[str, str]] = set()
         #: Ids of runs of other stores, with the ids of the runs here that follow them.
         self.followed: Dict[str, str] = {}
+        #: Ids of experiments whose names the script has looked up, and which it has not used.
+        self.looked_up: Set[str] = set()
         self.add_experiment(EXPERIMENT_ID, experiment_name, 0)
         self._fold: Dict[str, Callable[[Body, Body], None]] = {
-            "experiments/create": lambda b, a: self.add_experiment(a["id"], b["name"], a["t"], b.get("tags")),
+            "experiments/create": self._create_experiment,
             "experiments/set-experiment-tag": self._experiment_tag,
             "experiments/delete-experiment-tag": self._delete_experiment_tag,
             "runs/create": self._create_run,
@@ -120,6 +122,14 @@ class State:
         if experiment_id not in self.experiments:
             raise missing(f"No Experiment with id={experiment_id} exists")
         return self.experiments[str(experiment_id)]
+
+    def used_experiments(self) -> List[Body]:
+        """Return the experiments that the job has made or used."""
+        return [one for key, one in self.experiments.items() if key not in self.looked_up]
+
+    def has_experiment(self, experiment_id: Any) -> bool:
+        """Return whether the job has made or used an experiment."""
+        return experiment_id in self.experiments and experiment_id not in self.looked_up
 
     def uri(self, *parts: str) -> str:
         """Return the ``file:`` URI of a path below the artifact folder."""
@@ -167,6 +177,7 @@ class State:
 
     def apply(self, op: str, body: Body, added: Body) -> None:
         """Apply one journal record. `added` holds the ids and times that the sink chose."""
+        self.looked_up.difference_update(experiments_of(op, body))
         if op in self._fold:
             self._fold[op](body, added)
         elif op.startswith("logged-models/"):
@@ -192,6 +203,12 @@ class State:
         """Add a run."""
         run = self.runs[run_id] = LoggedRun(run_id, experiment, name, user, start)
         return run
+
+    def _create_experiment(self, body: Body, added: Body) -> None:
+        self.add_experiment(added["id"], body["name"], added["t"], body.get("tags"))
+        self.looked_up.discard(added["id"])
+        if added.get("looked_up"):
+            self.looked_up.add(added["id"])
 
     def _experiment_tag(self, body: Body, added: Body) -> None:
         tags = {tag["key"]: tag for tag in self.experiments[body["experiment_id"]]["tags"]}
@@ -219,6 +236,7 @@ class State:
             kind, rank = added["joined"]
             self.joined.add((kind, rank))
             self._follow(run, added)
+        run.experiment = str(body.get("experiment_id") or run.experiment)
         run.status = body.get("status") or run.status
         if body.get("end_time"):
             run.end = int(body["end_time"])
@@ -337,6 +355,13 @@ def _by_model(body: Body) -> Dict[str, Body]:
     return {model["model_id"]: model for model in body.get("models") or []}
 
 
+def experiments_of(op: str, body: Body) -> List[str]:
+    """Return the ids of the experiments that a change puts something into."""
+    trace = (body.get("trace") or {}).get("trace_info") or body if op == "traces" else {}
+    named = (body.get("experiment_id"), experiment_of(trace))
+    return [str(one) for one in named if one]
+
+
 def _place(point: Body) -> Tuple[int, int]:
     return int(point.get("step") or 0), int(point.get("timestamp") or 0)
 
@@ -388,7 +413,7 @@ class Recorder:
         on_note: Callable[[str], None],
     ) -> None:
         self.run_id = run_id
-        self._folder = os.path.dirname(os.path.dirname(os.path.abspath(journal)))
+        self.folder = os.path.dirname(os.path.dirname(os.path.abspath(journal)))
         self.state = State(artifacts, experiment_name)
         self._on_note = on_note
         self._noted: Set[str] = set()
@@ -411,7 +436,7 @@ class Recorder:
     def attempt(self) -> int:
         """Return the number of the job's current attempt, from 1."""
         try:
-            value = (read_state(self._folder) or {}).get("attempt")
+            value = (read_state(self.folder) or {}).get("attempt")
         except (AgentError, OSError):  # the job has damaged the file
             return 1
         return value if isinstance(value, int) and value > 0 else 1

@@ -110,7 +110,7 @@ def matching_traces(traces: Dict[str, Body], body: Body) -> Body:
     """
     places = [str((one.get("mlflow_experiment") or {}).get("experiment_id")) for one in body.get("locations") or []]
     places = places or search.texts(body.get("experiment_ids"))
-    found = [trace for trace in traces.values() if not places or _experiment(trace) in places]
+    found = [trace for trace in traces.values() if not places or experiment_of(trace) in places]
     found = search.select(found, body.get("filter"), _trace_columns, COLUMNS)
     found.sort(key=lambda trace: (-trace_ms(trace), _id(trace)))
     found = search.ordered(found, search.texts(body.get("order_by")), _trace_columns, COLUMNS)
@@ -140,7 +140,7 @@ def _trace_columns(trace: Body) -> search.Lookup:
             return trace.get("state") or trace.get("status")
         if name == "request_id":
             return _id(trace)
-        return _experiment(trace) if name == "experiment_id" else trace.get(name)
+        return experiment_of(trace) if name == "experiment_id" else trace.get(name)
 
     return column
 
@@ -162,6 +162,7 @@ def _mapping(values: Any) -> Dict[str, str]:
     return {pair["key"]: pair.get("value", "") for pair in values} if isinstance(values, list) else values or {}
 
 
-def _experiment(trace: Body) -> str:
+def experiment_of(trace: Body) -> str:
+    """Return the id of the experiment of a trace; empty without one."""
     place = trace.get("trace_location") or {}
     return str((place.get("mlflow_experiment") or {}).get("experiment_id") or trace.get("experiment_id") or "")

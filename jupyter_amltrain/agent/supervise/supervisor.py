@@ -17,6 +17,7 @@ from ..distributed.stall import StallWatch
 from ..process_setup import drain, log_line
 from ..processes import boot_id, find_process, identity, pid_scope, resume, run_members, signal_processes
 from ..protocol import CANCELED, FAILED, FINALIZING, PREEMPTED, QUEUED, RUNNING
+from ..sink_notes import SinkNotes
 from ..telemetry.gpu_usage import READY_TIMEOUT_S, GpuUsageGuard, ReadyPipe
 from ..trackers.metric_sources import FINISH_S
 from . import attempts, preparation, run_state
@@ -29,7 +30,6 @@ from .measured_slice import slice_of
 from .outcome import GPU_UNUSED, SLICE, Outcome, classify, oom_counters, oom_happened, outcome_of_ranks
 from .process import LaunchFailed, NoProcess
 from .run_state import StateFile
-from .sink_notes import SinkNotes
 
 #: Seconds for children to end after their rank has ended because of a cancel.
 LEFTOVER_GRACE_S = 1.0

@@ -11,10 +11,10 @@ import threading
 import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
+from .. import sink_notes
 from ..mlflow.sink_state import Recorder
 from ..mlflow.validation import METRICS_PER_BATCH
 from ..process_setup import log_line
-from ..supervise import sink_notes
 from .line_pattern import LinePattern, parse_pattern
 from .line_shapes import LineShapes
 from .metric_sources import FINISH_S, last_word, mark

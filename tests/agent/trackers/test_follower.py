@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from jupyter_amltrain.agent import sink_notes
 from jupyter_amltrain.agent.mlflow.sink_state import Recorder
-from jupyter_amltrain.agent.supervise import sink_notes
 from jupyter_amltrain.agent.trackers.follower import SOURCES_TAG, FollowedJob, MetricFollower
 from jupyter_amltrain.agent.trackers.tracker_files import NOTES_FILE, TrackerFiles
 from tests.helpers import until
