@@ -351,7 +351,8 @@ def _list(context: AgentContext, payload: Json) -> Json:
             continue
         row = {"run": run, "name": job.get("name", run)}
         row.update({key: state.get(key) for key in ("state", "reason", "exit_code")})
-        row.update({key: job.get(key) for key in ("submitted", "experiment", "project")})
+        row.update({key: job.get(key) for key in ("submitted", "project")})
+        row["experiment"] = state.get("experiment") or job.get("experiment")
         if payload.get("full"):
             row["job"], row["status"] = job, state
         rows.append(row)
@@ -402,6 +403,12 @@ def _state_of_damaged(run: str) -> Json:
 
 def _pictures(context: AgentContext, payload: Json) -> Json:
     return {"pictures": list_pictures(run_folder(context.home, _run_id(payload)))}
+
+
+def _left(context: AgentContext, payload: Json) -> Json:
+    from .supervise import left_files  # most clients do not ask
+
+    return {"files": left_files.left_now(run_folder(context.home, _run_id(payload)))}
 
 
 def _configure(context: AgentContext, payload: Json) -> Json:
@@ -472,6 +479,7 @@ _CALLS: Dict[str, Callable[[AgentContext, Json], Json]] = {
     "info": _info,
     "delete": _delete,
     "pictures": _pictures,
+    "left": _left,
     "configure": _configure,
     "data": _data,
     "environments": _environments,

@@ -71,6 +71,9 @@ MAX_RESTARTS, RESTART_PREFIX = 100, "[restart] "
 #: Interpreter, packages and machine of a run; uncommitted changes of the submitter's git repository.
 PROVENANCE, GIT_DIFF = "provenance.json", "git.diff"
 
+#: List of the files that a job has left in its working folder, and the link to that folder.
+LEFT, LEFT_LINK = "left.json", "work"
+
 #: Figures that the script has shown; created by the first one.
 PICTURES = "pictures"
 

@@ -37,7 +37,7 @@ from jupyter_amltrain.backends.run_files import OUTPUT_LIMIT, end_of, output_of
 from jupyter_amltrain.backends.streams import Chunk, RunEvents, monitor_of, stream_of
 from jupyter_amltrain.backends.target_files import TargetFiles
 from jupyter_amltrain.errors import AmlTrainError, CommandError, SpecError, SubmitUnsure, TargetError, TargetUnreachable
-from jupyter_amltrain.jobs.project_files import path_notes, project_files
+from jupyter_amltrain.jobs.project_files import loss_notes, path_notes, project_files
 from jupyter_amltrain.jobs.snapshot import Snapshot
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.child_run import ChildRuns
@@ -470,6 +470,7 @@ class AzureBackend(Backend, Provisioner):
         request["code"]["files"] = {name: sizes.get(name) for name in request["code"]["files"]}
         notes = await self.environments.notes_of(spec, snapshot, request["environment"])
         notes = (*notes, *await self._loop.offload(path_notes, spec, snapshot, self.target.name))
+        notes = (*notes, *await self._loop.offload(loss_notes, spec))
         return LaunchPlan(run_id=run_id, spec=spec, snapshot=snapshot, request={"run": run_id, **request}, notes=notes)
 
     async def _plan_yaml(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> LaunchPlan:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jupyter_amltrain.agent.data.cache import INPUTS
-from jupyter_amltrain.agent.protocol import KEPT_LINKS, SOURCE
+from jupyter_amltrain.agent.protocol import KEPT_LINKS, LEFT_LINK, SOURCE
 from jupyter_amltrain.backends.run_files import OUTPUT_LIMIT, file_of, output_of
 from jupyter_amltrain.backends.target_files import TargetFiles
 from jupyter_amltrain.backends.transport import Transport
@@ -50,7 +50,7 @@ class AgentFiles(TargetFiles):
 
     async def local_copy(self, run_id: str, path: str = "") -> str | None:
         """See :meth:`TargetFiles.local_copy`."""
-        without = () if path else (SOURCE, INPUTS, *KEPT_LINKS)
+        without = () if path else (SOURCE, INPUTS, LEFT_LINK, *KEPT_LINKS)
         return await self._transport.fetch(f"{self._folder(run_id)}/{path}".rstrip("/"), without)
 
     async def read(self, run_id: str, path: str, limit: int = 1 << 24) -> bytes:
@@ -67,6 +67,10 @@ class AgentFiles(TargetFiles):
 
     async def list(self, run_id: str, folder: str = "") -> Sequence[RunFile]:
         """See :meth:`TargetFiles.list`."""
+        if folder == LEFT_LINK:
+            answer = await self._transport.call("left", {"run": run_id})
+            rows = (row for row in answer["files"] if isinstance(row, dict))
+            return [RunFile(path=str(r["path"]), size=int(r["size"]), modified=float(r["modified"])) for r in rows]
         return await self._transport.list(f"{self._folder(run_id)}/{folder}")
 
     async def list_pictures(self, run_id: str) -> Sequence[Mapping[str, Any]]:

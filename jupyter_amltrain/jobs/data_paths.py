@@ -14,6 +14,8 @@ from jupyter_amltrain.jobs.path_expressions import paths_of
 
 #: Longest text that is taken for a path.
 _MAX_CHARS = 300
+#: Calls that write, whose text is what they write, and not a path.
+_CONTENT = frozenset({"write", "writelines", "write_text", "write_bytes", "dumps"})
 
 
 class DataPath(NamedTuple):
@@ -81,6 +83,26 @@ def kept_elsewhere(script: bytes) -> list[DataPath]:
     return [DataPath(text, line) for text, line in found.items()]
 
 
+def written_elsewhere(script: bytes) -> list[DataPath]:
+    """Return the relative paths that a script writes outside of ``./outputs`` and ``./logs``: a service loses them.
+
+    A path that another call has, too, is left out: ``log_artifact`` may keep it, or it is a file for the meantime.
+    """
+    try:
+        tree = preflight.parse(script)
+    except (SyntaxError, ValueError, RecursionError):
+        return []
+    used, found = {text for text, _ in _texts(tree)}, dict[str, tuple[int, int]]()
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Call) and _is_written(node)) or _name(node) in _CONTENT:
+            continue
+        for value in node.args[:2]:  # ``df.to_csv(path)``, ``torch.save(model, path)``
+            text = value.value if isinstance(value, ast.Constant) else None
+            if isinstance(text, str) and text not in used and _is_path(text) and _is_lost(text):
+                found.setdefault(text, (value.lineno, value.col_offset))
+    return [DataPath(text, found[text][0]) for text in sorted(found, key=lambda text: found[text])]
+
+
 def _texts(tree: ast.AST, *, written: bool = False) -> Iterator[tuple[str, int]]:
     """Yield the texts that are arguments of calls or values of assignments, in their order.
 
@@ -101,11 +123,20 @@ def _texts(tree: ast.AST, *, written: bool = False) -> Iterator[tuple[str, int]]
 
 def _is_written(call: ast.Call) -> bool:
     """Whether a call writes the file that it names, such as ``df.to_csv("out.csv")``, ``open("log", "w")``."""
-    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    name = _name(call)
     if name == "open" and len(call.args) > 1:
         mode = call.args[1].value if isinstance(call.args[1], ast.Constant) else ""
         return isinstance(mode, str) and mode[:1] in ("w", "a", "x")
     return name.startswith(("to_", "save", "write", "dump", "export"))
+
+
+def _name(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else str(getattr(call.func, "id", ""))
+
+
+def _is_lost(path: str) -> bool:
+    """Whether a service does not keep what a job writes to a path; an absolute one may be a mount."""
+    return not os.path.isabs(path) and os.path.normpath(path).split("/")[0] not in KEPT_LINKS
 
 
 def _is_path(text: str) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import posixpath
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from jupyter_amltrain.errors import SubmitError
 from jupyter_amltrain.jobs import project, requirements
-from jupyter_amltrain.jobs.data_paths import DataPath, named_here, only_here
+from jupyter_amltrain.jobs.data_paths import DataPath, named_here, only_here, written_elsewhere
 from jupyter_amltrain.jobs.left_out import NO_DATA
 from jupyter_amltrain.jobs.origin import SECRET_FILES, is_secret_file
 from jupyter_amltrain.jobs.snapshot import ALWAYS_SKIPPED, Snapshot, data_files
@@ -75,6 +76,20 @@ def path_notes(spec: JobSpec, snapshot: Snapshot, target: str) -> list[str]:
         for path in only_here(_of_script(spec), sent)
         if not _is_above(path.path, spec)
     ][:MAX_NOTES]
+
+
+def loss_notes(spec: JobSpec) -> list[str]:
+    """Return a note on the first file that a script writes where a service keeps nothing."""
+    where = "the cell" if spec.cell else spec.script_name
+    try:
+        paths = written_elsewhere(requirements.script_bytes(spec))
+    except OSError:
+        return []
+    return [
+        f"Line {path.line - spec.line_offset} of {where} writes {path.text!r}, which is lost when the job ends."
+        f" Write it into ./outputs: {posixpath.join('outputs', posixpath.basename(path.text))!r}"
+        for path in paths[:1]
+    ]
 
 
 def _named(spec: JobSpec) -> list[DataPath]:

@@ -8,10 +8,12 @@ from typing import Any
 
 import msgspec
 
+from jupyter_amltrain.agent.protocol import LEFT_LINK
 from jupyter_amltrain.agent.values import description, literal
 
-#: Folders of a run that its script writes to, in the order of a list; ``pictures`` has the figures of ``plt.show()``.
-RESULT_FOLDERS = ("outputs", "logs", "artifacts", "pictures", "log")
+#: Folders of a run that its script writes to, in the order of a list; ``pictures`` has the figures of ``plt.show()``,
+#: and ``work`` is the working folder, of which only the files that the run has left there are listed.
+RESULT_FOLDERS = ("outputs", "logs", LEFT_LINK, "artifacts", "pictures", "log")
 #: The agent's own file beside the logs.
 NOT_RESULTS = frozenset({"log/agent.txt"})
 #: File that marks a folder as an MLflow model.

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_amltrain.jobs.data_paths import named_here, only_here
+from jupyter_amltrain.jobs.data_paths import named_here, only_here, written_elsewhere
 
 
 @pytest.fixture
@@ -58,6 +58,22 @@ def test_files_that_travel_are_not_found(folder: Path) -> None:
 )
 def test_files_that_are_written_are_not_found(folder: Path, script: str) -> None:
     assert named_here(script.encode(), folder) == []
+
+
+@pytest.mark.parametrize(
+    ("script", "found"),
+    [
+        ("torch.save(model, 'model.pt')", ["model.pt"]),
+        ("df.to_csv('out/table.csv', index=False)", ["out/table.csv"]),
+        ("open('log.txt', 'w').write('x'); plt.savefig('a.png')", ["log.txt", "a.png"]),
+        ("df.to_csv('./outputs/table.csv'); np.save('logs/x.npy', x); np.save('/mnt/x.npy', x)", []),
+        ("plt.savefig('a.png'); mlflow.log_artifact('a.png')", []),
+        ("open('log.txt'); pd.read_csv('table.csv'); text.write('a sentence.')", []),
+        ("def broken(:", []),
+    ],
+)
+def test_relative_paths_that_are_written_are_found_unless_they_are_kept(script: str, found: list[str]) -> None:
+    assert [one.text for one in written_elsewhere(script.encode())] == found
 
 
 @pytest.mark.parametrize(

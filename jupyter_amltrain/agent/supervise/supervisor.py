@@ -10,6 +10,7 @@ import os
 import select
 import signal
 import subprocess
+import time
 from typing import Any, Dict, FrozenSet, List, Optional, Protocol
 
 from .. import protocol, testing
@@ -158,6 +159,7 @@ class Supervisor:
         self.slice_end = ""
         self.notes = SinkNotes(task.folder)
         self.began = 0.0
+        self.first_start: Optional[float] = None  #: unix seconds
         self.stopped: Optional[str] = None
         self.gpu_verdict: Optional[Dict[str, str]] = None
         self.kill_at: Optional[float] = None
@@ -204,6 +206,7 @@ class Supervisor:
     def _run_attempt(self) -> Outcome:
         """Start the job and wait for its end."""
         state = self.state
+        self.first_start = self.first_start or time.time()
         try:
             self.rank = self._start_with_retry()
         except LaunchFailed as error:
@@ -475,6 +478,10 @@ class Supervisor:
                 self.task.mark, os.getpid(), None, self._excluded_pids(), 0.0, apart(), tick=tick
             )
         self.gpu_guard.close(state)
+        if self.host.keeps_state:
+            from . import left_files  # not needed before
+
+            left_files.note_left(self.task.folder, self.task.job["cwd"], self.first_start, self.task.queue)
         details = [outcome.detail]
         if outcome.state == FAILED and attempts.number(state) > 1:
             details[0] += " (after %d attempts)" % attempts.number(state)
