@@ -19,7 +19,7 @@ def test_every_value_comes_back(azure: Azure, tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_files_of_a_job_are_kept_listed_and_read(azure: Azure, tmp_path: Path) -> None:
     with lab(azure, tmp_path):
-        check_kept_files("cpu", tmp_path, 240)
+        check_kept_files("cpu", tmp_path, 240, keeps_working_folder=False)
         check_example_output("cpu", tmp_path, 240)
 
 

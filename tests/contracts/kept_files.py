@@ -22,10 +22,12 @@ with open("./logs/own.txt", "w") as file:
     file.write("log")
 with open(os.environ["AML_OUTPUT_DIR"] + "/direct.bin", "wb") as file:
     file.write(b"x" * 300_000)
+with open("left.txt", "w") as file:
+    file.write("left")
 """
 
 
-def check_kept_files(target: str, folder: Path, deadline: float) -> None:
+def check_kept_files(target: str, folder: Path, deadline: float, *, keeps_working_folder: bool = True) -> None:
     """Run a job with a source folder, which has outputs of its own, and find its files."""
     source = folder / "code"
     (source / "outputs").mkdir(parents=True)
@@ -36,6 +38,10 @@ def check_kept_files(target: str, folder: Path, deadline: float) -> None:
     assert files["outputs/deep/hello.txt"].read() == b"hello" and files["logs/own.txt"].read() == b"log"
     assert files["outputs/direct.bin"].read() == b"x" * 300_000
     assert files["outputs/direct.bin"].save(folder).stat().st_size == 300_000
+    if keeps_working_folder:
+        assert files["work/left.txt"].read() == b"left" and "work/helper.py" not in files
+    else:
+        assert "work/left.txt" not in files and any("'left.txt'" in note for note in run.run.notes)
     assert sorted(path.name for path in source.rglob("*")) == ["helper.py", "old.txt", "outputs"]
 
 

@@ -47,6 +47,15 @@ def test_files_of_run_are_listed_read_and_saved(run: Any, tmp_path: Path) -> Non
         files["outputs/nothing"]
 
 
+def test_file_that_cell_leaves_in_its_folder_is_listed_and_stays_there(api: Any, tmp_path: Path) -> None:
+    here = Path("left.csv").absolute()
+    run = api.submit("open('left.csv', 'w').write('a,b')", gpus=0).wait(60)
+    assert run.files()["work/left.csv"].read() == b"a,b" and here.read_text() == "a,b"
+    assert run.download("work/left.csv", tmp_path / "to").read_text() == "a,b"
+    here.unlink()
+    assert "work/left.csv" not in [file.path for file in run.files()]
+
+
 def test_folder_and_file_are_downloaded_once(run: Any, tmp_path: Path) -> None:
     to = tmp_path / "new"
     assert run.download("outputs/notes", to) == to / "notes" and (to / "notes" / "ü.txt").read_text() == "hello"
