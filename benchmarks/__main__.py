@@ -25,6 +25,7 @@ for name in (
     "panel_load",
     "azure",
     "ssh",
+    "downloads",
     "distributed",
     "environments",
     "sweeps",

@@ -7,6 +7,7 @@ from typing import Any
 
 from jupyter_amltrain.agent.data.cache import INPUTS
 from jupyter_amltrain.agent.protocol import KEPT_LINKS, LEFT_LINK, SOURCE
+from jupyter_amltrain.agent.whole_files import WholeFile
 from jupyter_amltrain.backends.run_files import OUTPUT_LIMIT, file_of, output_of
 from jupyter_amltrain.backends.target_files import TargetFiles
 from jupyter_amltrain.backends.transport import Transport
@@ -64,6 +65,14 @@ class AgentFiles(TargetFiles):
     async def read_part(self, run_id: str, path: str, offset: int, limit: int) -> bytes:
         """See :meth:`TargetFiles.read_part`."""
         return await self._transport.read_from(f"{self._folder(run_id)}/{path}", offset, limit)
+
+    async def read_many(self, run_id: str, paths: Sequence[str], limit: int) -> Sequence[WholeFile | None]:
+        """See :meth:`TargetFiles.read_many`."""
+        return await self._transport.read_many(self._folder(run_id), paths, limit)
+
+    async def stat(self, run_id: str, path: str) -> RunFile | None:
+        """See :meth:`TargetFiles.stat`."""
+        return await self._transport.stat(f"{self._folder(run_id)}/{path}")
 
     async def list(self, run_id: str, folder: str = "") -> Sequence[RunFile]:
         """See :meth:`TargetFiles.list`."""

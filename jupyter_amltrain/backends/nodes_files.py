@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from jupyter_amltrain.agent.whole_files import WholeFile
 from jupyter_amltrain.backends.run_placement import RunPlacement
 from jupyter_amltrain.backends.ssh_hosts import HostBackend, SshHosts
 from jupyter_amltrain.backends.target_files import TargetFiles
@@ -67,6 +68,14 @@ class NodesFiles(TargetFiles):
     async def read_part(self, run_id: str, path: str, offset: int, limit: int) -> bytes:
         """See :meth:`TargetFiles.read_part`."""
         return await (await self._of(run_id)).read_part(run_id, path, offset, limit)
+
+    async def read_many(self, run_id: str, paths: Sequence[str], limit: int) -> Sequence[WholeFile | None]:
+        """See :meth:`TargetFiles.read_many`."""
+        return await (await self._of(run_id)).read_many(run_id, paths, limit)
+
+    async def stat(self, run_id: str, path: str) -> RunFile | None:
+        """See :meth:`TargetFiles.stat`."""
+        return await (await self._of(run_id)).stat(run_id, path)
 
     async def list(self, run_id: str, folder: str = "") -> Sequence[RunFile]:
         """See :meth:`TargetFiles.list`."""

@@ -19,18 +19,19 @@ import msgspec
 
 from jupyter_amltrain.agent.data.cache import KEY_CHARS
 from jupyter_amltrain.agent.protocol import JOB, METRICS, SOURCE, STATE
+from jupyter_amltrain.agent.whole_files import WholeFile
 from jupyter_amltrain.backends.agent_backend import AgentBackend
 from jupyter_amltrain.backends.agent_files import AgentFiles
 from jupyter_amltrain.backends.base import LaunchPlan
 from jupyter_amltrain.backends.capabilities import TargetSettings
-from jupyter_amltrain.backends.file_copy import FileCopy
+from jupyter_amltrain.backends.file_copy import FileCopy, adopt_parts
 from jupyter_amltrain.backends.manifest import FileChanges, Manifest, PartReader, manifest_of, read_contents
 from jupyter_amltrain.backends.past_runs import TRACKING_FILE, tracking_state
 from jupyter_amltrain.backends.run_files import copied_runs, end_of
 from jupyter_amltrain.backends.ssh_connection import LOST, REPLY_TIMEOUT_S, SshConnection
 from jupyter_amltrain.backends.ssh_mlflow import ProjectTunnels
 from jupyter_amltrain.backends.target_files import read_local
-from jupyter_amltrain.backends.transfer import PartSize, Transfer
+from jupyter_amltrain.backends.transfer import GROWTH_BYTES, MAX_PACK_FILES, PartSize, Transfer, pack_length
 from jupyter_amltrain.backends.transport import FileEvents, Transport, agent_error
 from jupyter_amltrain.errors import (
     AmlTrainError,
@@ -288,6 +289,27 @@ class SshTransport(Transport):
         """Return ``file``, ``folder``, or an empty text if the machine has no such path."""
         return str((await self._request("size", path=path))[0]["kind"])
 
+    async def stat(self, path: str) -> RunFile | None:
+        """See :meth:`Transport.stat`."""
+        facts, _ = await self._request("size", path=path)
+        return RunFile(path=path, size=facts["size"], modified=facts["modified"]) if facts["kind"] == "file" else None
+
+    async def read_many(self, folder: str, names: Sequence[str], limit: int) -> Sequence[WholeFile | None]:
+        """See :meth:`Transport.read_many`; one request."""
+        reply, data = await self._request("read_many", folder=folder, names=list(names), limit=limit)
+        files: list[WholeFile | None] = []
+        at = 0
+        for facts in reply["files"]:
+            if facts is None:
+                files.append(None)
+                continue
+            size, modified = facts
+            files.append(WholeFile(data[at : at + size], modified))
+            at += size
+        if at != len(data) or len(files) != len(names):
+            raise TargetError(f"{self.connection.target.name} has sent other files than it names.", code="ssh.files")
+        return files
+
     async def list(self, folder: str) -> Sequence[RunFile]:
         """See :meth:`Transport.list`."""
         return [file for file, _ in await self._list(folder, ())]
@@ -320,12 +342,9 @@ class SshTransport(Transport):
         elif facts["kind"] == "folder":
             files = await self._list(path, without)
             await self._loop.offload(lambda: local.mkdir(mode=0o700, parents=True, exist_ok=True))
-            copies = {
-                f"{path}/{file.path}": _copy_of(local / file.path, file.path, file.size, file.modified)
-                for file, _ in files
-            }
-            changed = await self._loop.offload(lambda: {r: c for r, c in copies.items() if not c.is_current})
-            await self._copy_all(changed)
+            copies = {file.path: _copy_of(local / file.path, file.path, file.size, file.modified) for file, _ in files}
+            changed = await self._loop.offload(lambda: {name: c for name, c in copies.items() if not c.is_current})
+            await self._copy_all(path, changed)
             await self._loop.offload(_set_modes, {local / file.path: executable for file, executable in files})
         else:
             return None
@@ -344,27 +363,22 @@ class SshTransport(Transport):
                 if facts["kind"] == "file":
                     await self._fetch_file(path, facts, live=True)
 
-    async def _copy_all(self, copies: Mapping[str, FileCopy]) -> None:
-        """Copy files: large ones in parts, small ones many at a time."""
-        waiting = dict(copies)
+    async def _copy_all(self, folder: str, copies: Mapping[str, FileCopy]) -> None:
+        """Copy files of a folder: large ones in parts, small ones many at a time."""
+        waiting = list(copies.items())
+        await self._loop.offload(adopt_parts, list(copies.values()))
         while waiting:
-            pack: dict[str, FileCopy] = {}
-            total, part = 0, self._part.bytes
-            for remote, copy in waiting.items():
-                if pack and total + copy.size > part:
-                    break
-                pack[remote] = copy
-                total += copy.size
-            for remote in pack:
-                del waiting[remote]
+            pack = waiting[: pack_length([copy.size for _, copy in waiting[:MAX_PACK_FILES]], self._part.bytes)]
+            del waiting[: len(pack)]
             if len(pack) == 1:
-                ((remote, copy),) = pack.items()
-                await self._copy(remote, copy)
+                ((name, copy),) = pack
+                await self._copy(f"{folder}/{name}", copy)
                 continue
             begin = time.monotonic()
-            reply, data = await self._request("read_many", paths=list(pack), limit=part)
-            self._part.took(len(data), time.monotonic() - begin)
-            await self._loop.offload(_write_all, list(pack.values()), reply["sizes"], data)
+            limit = sum(copy.size for _, copy in pack) + GROWTH_BYTES
+            files = await self.read_many(folder, [name for name, _ in pack], limit)
+            self._part.took(sum(len(file.data) for file in files if file), time.monotonic() - begin)
+            await self._loop.offload(_write_all, [copy for _, copy in pack], files)
 
     def local_path(self, path: str) -> Path:
         """Return the place of a remote path in the mirror."""
@@ -708,13 +722,7 @@ def _data_to_send(spec: JobSpec) -> dict[str, Any]:
     return sent
 
 
-def _write_all(copies: Sequence[FileCopy], sizes: Sequence[int | None], data: bytes) -> None:
-    at = 0
-    for copy, size in zip(copies, sizes, strict=True):
-        if size is None:
-            continue
-        if copy.begin():  # begun alone, now one of many: all of it is here
-            copy.restart()
-        copy.append(data[at : at + size])
-        copy.complete()
-        at += size
+def _write_all(copies: Sequence[FileCopy], files: Sequence[WholeFile | None]) -> None:
+    for copy, file in zip(copies, files, strict=True):
+        if file is not None:  # else it has changed: the next fetch copies it
+            copy.write(file.data, file.modified)

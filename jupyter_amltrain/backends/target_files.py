@@ -10,6 +10,7 @@ from typing import Any
 
 from jupyter_amltrain.agent.pictures.listing import list_pictures
 from jupyter_amltrain.agent.protocol import read_regular
+from jupyter_amltrain.agent.whole_files import WholeFile
 from jupyter_amltrain.backends.past_runs import TRACKING_FILE, tracking_state
 from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.schema.run import Run
@@ -89,6 +90,18 @@ class TargetFiles(abc.ABC):
         """Return up to `limit` bytes of a file of a run from byte `offset`; empty at its end or if it is absent."""
         local_path = await self.local_copy(run_id, path)
         return b"" if local_path is None else await asyncio.to_thread(read_local_part, local_path, offset, limit)
+
+    async def read_many(self, run_id: str, paths: Sequence[str], limit: int) -> Sequence[WholeFile | None]:
+        """Return whole small files by their paths in the run's folder, together at most `limit` bytes.
+
+        ``None`` for a file that has to be read by itself: by default for each.
+        """
+        return [None] * len(paths)
+
+    async def stat(self, run_id: str, path: str) -> RunFile | None:
+        """Return size and time of a file of a run; ``None`` if there is none."""
+        folder, _, name = path.partition("/")
+        return next((file for file in await self.list(run_id, folder) if file.path == name), None)
 
     async def list(self, run_id: str, folder: str = "") -> Sequence[RunFile]:
         """Return all files below a folder of a run, with paths relative to it, by path."""

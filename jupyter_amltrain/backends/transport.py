@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain import errors
 from jupyter_amltrain.agent.protocol import open_regular
+from jupyter_amltrain.agent.whole_files import WholeFile, read_all
 from jupyter_amltrain.backends.target_files import list_local
 from jupyter_amltrain.backends.tree_copy import TreeCopy
 from jupyter_amltrain.jobs.launch import TargetMachine
@@ -77,6 +78,14 @@ class Transport(abc.ABC):
     @abc.abstractmethod
     async def size(self, path: str) -> int:
         """Return the size of `path` in bytes; 0 if absent."""
+
+    @abc.abstractmethod
+    async def stat(self, path: str) -> RunFile | None:
+        """Return size and time of the file `path`; ``None`` if there is no regular file."""
+
+    @abc.abstractmethod
+    async def read_many(self, folder: str, names: Sequence[str], limit: int) -> Sequence[WholeFile | None]:
+        """Return whole files by their paths in `folder`; see :func:`~..agent.whole_files.read_all`."""
 
     @abc.abstractmethod
     async def list(self, folder: str) -> Sequence[RunFile]:
@@ -339,6 +348,14 @@ class LocalTransport(Transport):
         """See :meth:`Transport.size`."""
         return await self._loop.offload(_size, path)
 
+    async def stat(self, path: str) -> RunFile | None:
+        """See :meth:`Transport.stat`."""
+        return await self._loop.offload(_stat, path)
+
+    async def read_many(self, folder: str, names: Sequence[str], limit: int) -> Sequence[WholeFile | None]:
+        """See :meth:`Transport.read_many`."""
+        return await self._loop.offload(read_all, folder, tuple(names), limit)
+
     async def list(self, folder: str) -> Sequence[RunFile]:
         """See :meth:`Transport.list`."""
         return await self._loop.offload(list_local, folder)
@@ -389,3 +406,13 @@ def _size(path: str) -> int:
         if error.errno in _ABSENT:
             return 0
         raise
+
+
+def _stat(path: str) -> RunFile | None:
+    try:
+        facts = os.stat(path)
+    except OSError as error:
+        if error.errno in _ABSENT:
+            return None
+        raise
+    return RunFile(path=path, size=facts.st_size, modified=facts.st_mtime) if stat.S_ISREG(facts.st_mode) else None

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 
 from jupyter_amltrain.agent import kept_values
+from jupyter_amltrain.agent.whole_files import WholeFile
 from jupyter_amltrain.backends.base import Backend
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.schema.run import Run
@@ -83,6 +84,24 @@ async def read_result(backend: Backend, run: Run, path: str, offset: int, limit:
     CommandError
         The path is outside the folders that a script writes to.
     """
+    plain = _checked(run, path)
+    return await backend.files.read_part(run.run_id, plain, offset, limit) if run.folder else b""
+
+
+async def read_results(backend: Backend, run: Run, paths: Sequence[str], limit: int) -> Sequence[WholeFile | None]:
+    """Return whole small files that the script of a run has written; see :meth:`TargetFiles.read_many`.
+
+    Raises
+    ------
+    CommandError
+        As of :func:`read_result`.
+    """
+    plain = [_checked(run, path) for path in paths]
+    return await backend.files.read_many(run.run_id, plain, limit) if run.folder else [None] * len(paths)
+
+
+def _checked(run: Run, path: str) -> str:
+    """Return the normal form of a path of a file that a script may have written."""
     plain = posixpath.normpath(path)
     if plain.split("/")[0] not in RESULT_FOLDERS or plain in NOT_RESULTS or "\0" in path:
         raise CommandError(
@@ -90,4 +109,4 @@ async def read_result(backend: Backend, run: Run, path: str, offset: int, limit:
             hint=f"List them: %aml_runs files {run.handle}",
             code="files.path",
         )
-    return await backend.files.read_part(run.run_id, plain, offset, limit) if run.folder else b""
+    return plain

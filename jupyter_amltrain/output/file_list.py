@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import hashlib
 import html
 import os
@@ -13,13 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jupyter_amltrain.backends.file_copy import FileCopy
-from jupyter_amltrain.backends.transfer import FIRST_PART_BYTES, PartSize, Transfer
+from jupyter_amltrain.backends.transfer import FIRST_PART_BYTES, PartSize, Transfer, resumed
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.kernel.result_files import read_result
 from jupyter_amltrain.kernel.session import controller
+from jupyter_amltrain.output.download import Download
 from jupyter_amltrain.output.progress_line import ProgressLine
 from jupyter_amltrain.schema.run import RunHandle
-from jupyter_amltrain.schema.run_file import RESULT_FOLDERS, RunFile
+from jupyter_amltrain.schema.run_file import RunFile
 from jupyter_amltrain.text import ago, bytes_text, close_matches, did_you_mean, table
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 #: Files that an error names at most.
 _MAX_NAMED = 5
+#: Code of the error for a file of another version than the listed one.
+_CHANGED = "files.changed"
 #: Files that a table shows, and folders with the rest of them.
 _MAX_SHOWN, _MAX_FOLDERS = 200, 20
 
@@ -77,18 +81,26 @@ class ResultFile:
         if os.path.lexists(path):
             raise CommandError(f"{path} already exists.", hint="Name another file: save('copy-of-it')")
         with ProgressLine() as line:
-            self._copy(FileCopy(path, self.size, self.modified), Transfer("copying", self.size), line)
+            self.copy_to(FileCopy(path, self.size, self.modified), Transfer("copying", self.size), line)
         return path
 
-    def _copy(self, copy: FileCopy, transfer: Transfer, line: ProgressLine) -> None:
+    def copy_to(self, copy: FileCopy, transfer: Transfer, line: ProgressLine) -> None:
+        """Copy the file in parts.
+
+        Raises
+        ------
+        CommandError
+            The file of the run was replaced or deleted, or cannot be read.
+        """
         begin = copy.begin()
         transfer.skip(begin)
-        for block in self._blocks(begin, transfer, line):
-            copy.append(block)
         try:
+            for block in self._blocks(begin, transfer, line):
+                copy.append(block)
             self._check(copy.digest, line)
-        except CommandError:
-            copy.restart()
+        except CommandError as error:
+            if error.code == _CHANGED:  # what is there is of a version that is gone
+                copy.restart()
             raise
         copy.complete()
 
@@ -100,9 +112,7 @@ class ResultFile:
 
         async def get() -> RunFile | None:
             run = await own.load(self._handle)
-            folder = next(name for name in RESULT_FOLDERS if self.path.startswith(f"{name}/"))
-            files = await own.backend(run.target).files.list(run.run_id, folder)
-            return next((file for file in files if f"{folder}/{file.path}" == self.path), None)
+            return await own.backend(run.target).files.stat(run.run_id, self.path)
 
         now = own.loop.call(get(), None)
         if now is not None and now.size == self.size and abs(now.modified - self.modified) < 1e-3:
@@ -119,7 +129,8 @@ class ResultFile:
         return CommandError(
             f"{self.path} of {self._handle} was replaced or deleted while it was copied.",
             hint="List the files again: run.files()",
-            code="files.changed",
+            code=_CHANGED,
+            details={"reason": "replaced or deleted while it was copied"},
         )
 
     def _blocks(self, offset: int, transfer: Transfer, line: ProgressLine) -> Iterator[bytes]:
@@ -129,12 +140,20 @@ class ResultFile:
         async def get() -> bytes:
             run = await own.load(self._handle)
             limit = min(part.bytes, self.size - offset + 1)  # one more byte says that there are more
-            return await read_result(own.backend(run.target), run, self.path, offset, limit)
+            backend = own.backend(run.target)
+            return await resumed(lambda: read_result(backend, run, self.path, offset, limit), transfer)
 
         self._in_one_read = self.size == 0
         while offset < self.size:
             begin = time.monotonic()
-            block = own.loop.call(get(), None)
+            try:
+                block = own.loop.call(get(), None)
+            except OSError as error:
+                raise CommandError(
+                    f"{self.path} of {self._handle} cannot be read: {error.strerror or error}.",
+                    code="files.read",
+                    details={"reason": error.strerror or str(error)},
+                ) from error
             part.took(len(block), time.monotonic() - begin)
             if not block:
                 raise self._changed()
@@ -168,7 +187,8 @@ class FileList(list[ResultFile]):
     def download(self, path: str = "", to: str | os.PathLike[str] = ".") -> Path:
         """Copy a file, a folder, or all files into a folder, and return the path of the copy.
 
-        An interrupted call continues when it is repeated: files that are there already are not copied again.
+        An interrupted call continues when it is repeated: files that are there already are not copied again. A small
+        file is copied as it is when it is read, even if it has changed since it was listed.
 
         Parameters
         ----------
@@ -180,18 +200,16 @@ class FileList(list[ResultFile]):
         Raises
         ------
         CommandError
-            There is no such file, or `to` has other files of these names: then nothing is written.
+            There is no such file, or `to` has other files of these names: then nothing is written. Or some files
+            could not be read: the others are copied.
+        TargetUnreachable
+            The target has stopped answering, and has not come back within a minute.
         """
         folder = Path(to).expanduser()
         copies = self._copies(path.strip("/"), folder)
-        transfer = Transfer("copying", sum(file.size for file, _ in copies))
         try:
             with ProgressLine() as line:
-                for file, copy in copies:
-                    if copy.is_current:
-                        transfer.skip(file.size)
-                    else:
-                        file._copy(copy, transfer, line)
+                Download(copies[0][0]._handle, copies).run(line)
         except OSError as error:
             raise CommandError(
                 f"Cannot write {error.filename or folder}: {error.strerror or error}.",
@@ -205,14 +223,17 @@ class FileList(list[ResultFile]):
         """Return the files at a path, each with its place in `folder`."""
         above = posixpath.dirname(path)
         root, copies, other = os.path.realpath(folder), list[tuple[ResultFile, FileCopy]](), list[str]()
+        is_inside = functools.lru_cache(maxsize=1024)(functools.partial(_is_below, root))
         for file in self:
             if path and file.path != path and not file.path.startswith(f"{path}/"):
                 continue
             name = file.path[len(above) + 1 :] if above else file.path
-            copy = FileCopy(folder / name, file.size, file.modified)
-            parent = os.path.realpath(copy.to.parent)  # no link, and no name that a job has made up, leads out of it
-            is_inside = parent == root or parent.startswith(root.rstrip(os.sep) + os.sep)
-            if not is_inside or copy.to.is_symlink() or (os.path.lexists(copy.to) and not copy.is_current):
+            path_here = os.path.join(folder, name)
+            copy = FileCopy(path_here, file.size, file.modified)
+            # No link, and no name that a job has made up, leads out of the folder.
+            if not is_inside(os.path.dirname(path_here)) or (
+                os.path.lexists(path_here) and (os.path.islink(path_here) or not copy.is_current)
+            ):
                 other.append(name)
             copies.append((file, copy))
         if not copies:
@@ -255,6 +276,11 @@ class FileList(list[ResultFile]):
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(files_text(self))
+
+
+def _is_below(root: str, folder: str) -> bool:
+    real = os.path.realpath(folder)
+    return real == root or real.startswith(root.rstrip(os.sep) + os.sep)
 
 
 def files_text(files: Sequence[ResultFile]) -> str:

@@ -58,6 +58,18 @@ class TransportContract:
             assert list(call(transport.list(f"{there}/{name}"))) == []
             assert call(transport.fetch(f"{there}/{name}")) is None
 
+    def test_many_small_files_are_read_whole(self, call: Call, transport: Transport, there: Path) -> None:
+        odd = os.fsdecode(b"sub/\xff \n.bin")
+        (there / "sub").mkdir()
+        (there / odd).write_bytes(b"odd")
+        (there / "sub" / "b").write_bytes(b"")
+        os.utime(there / odd, (1000.5, 1000.5))
+        found = call(transport.read_many(str(there), [odd, "absent", "sub/b", "sub"], 1000))
+        assert found[0] == (b"odd", 1000.5) and found[2].data == b"" and found[1] is found[3] is None
+        facts = call(transport.stat(f"{there}/{odd}"))
+        assert (facts.size, facts.modified) == (3, 1000.5)
+        assert call(transport.stat(f"{there}/sub")) is None and call(transport.stat(f"{there}/nothing/below")) is None
+
     def test_pipe_is_not_read(self, call: Call, transport: Transport, there: Path) -> None:
         os.mkfifo(there / "pipe")
         assert call(transport.read_from(f"{there}/pipe", 0, 10)) == b""  # and does not block

@@ -161,6 +161,36 @@ def test_interrupted_download_continues(api: Any, sshd: Sshd, proxy: Proxy, tmp_
 
 
 @pytest.mark.thorough
+def test_download_of_many_files_survives_a_cut_connection(api: Any, sshd: Sshd, proxy: Proxy, tmp_path: Path) -> None:
+    attach(api, sshd, port=proxy.port)
+    code = (
+        "import os\nfor i in range(4000):\n"
+        "    open(os.environ['AML_OUTPUT_DIR'] + f'/{i:04}.bin', 'wb').write(os.urandom(1000))\n"
+        "open(os.environ['AML_OUTPUT_DIR'] + '/large.bin', 'wb').write(os.urandom(3 << 20))\n"
+    )
+    run = api.submit(code, target="box", gpus=0).wait(60)
+    files = run.files()
+    proxy.rate = 1_000_000
+    folder = tmp_path / "copy" / "outputs"
+
+    def cut() -> None:
+        for wanted in (lambda: len(os.listdir(folder)) > 1000, lambda: list(folder.glob(".large.bin.*.part"))):
+            until(lambda wanted=wanted: folder.exists() and wanted(), "some of it is there", 60)
+            proxy.cut()
+            time.sleep(2.0)
+            proxy.mend()
+
+    cutting = threading.Thread(target=cut, daemon=True)
+    cutting.start()
+    files.download("outputs", tmp_path / "copy")
+    cutting.join(60)
+    names = [file.path.removeprefix("outputs/") for file in files if file.path.startswith("outputs/")]
+    assert sorted(os.listdir(folder)) == sorted(names) and len(names) == 4001
+    there = Path(run.run.folder) / "outputs"
+    assert all((folder / name).read_bytes() == (there / name).read_bytes() for name in names)
+
+
+@pytest.mark.thorough
 def test_log_is_read_while_a_large_file_is_copied(api: Any, sshd: Sshd, proxy: Proxy, tmp_path: Path) -> None:
     attach(api, sshd, port=proxy.port)
     code = "import os\nopen(os.environ['AML_OUTPUT_DIR'] + '/big.bin', 'wb').write(os.urandom(3 << 20));"
