@@ -1,35 +1,16 @@
-"""Tables of GPUs: current readings, processes, and the use by an ended run."""
+"""Tables of GPUs: current readings and processes; those of an ended run are in ``gpu_summary.py``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jupyter_amltrain.agent.telemetry.gpu_columns import GPU_COLUMNS, symbol
-from jupyter_amltrain.kernel.chart_axes import number_text
 from jupyter_amltrain.kernel.gpu_record import TABLE_FIGURES
+from jupyter_amltrain.kernel.gpu_summary import summary_tables
 from jupyter_amltrain.kernel.run_charts import gpu_label
 from jupyter_amltrain.schema.record import GpuTelemetry, RunRecord
 from jupyter_amltrain.schema.table import Column, Table
-from jupyter_amltrain.text import bytes_text, seconds_text
-
-#: Error counters of a summary that are shown if not zero, with their singular and plural.
-_ERRORS = (
-    ("ecc_uncorrectable", "uncorrectable memory error", "uncorrectable memory errors"),
-    ("ecc_correctable", "correctable memory error", "correctable memory errors"),
-    ("rows_remapped", "replaced memory row", "replaced memory rows"),
-    ("remap_failures", "memory row that could not be replaced", "memory rows that could not be replaced"),
-    ("pages_retired", "retired memory page", "retired memory pages"),
-)
-
-#: Maximum GPUs of the table of an ended run.
-_MAX_SUMMARIZED = 16
-
-#: Bytes of a MiB.
-_MIB = 1024.0**2
-
-#: Shortest throttling that is shown, in seconds.
-_MIN_THROTTLED_S = 0.5
+from jupyter_amltrain.text import bytes_text
 
 #: Maximum GPUs for which the readings table is shown.
 MAX_LISTED_GPUS = 8
@@ -174,19 +155,8 @@ def gpu_tables(record: RunRecord) -> tuple[Table, ...]:
     """Return the tables of a record: processes on its GPUs, and their use by an ended run."""
     processes = process_rows(record.gpu) if record.gpu is not None else LiveRows((), [])
     rows = tuple(tuple(map(str, row)) for row in processes.rows)
-    tables = (Table("gpu processes", processes.columns, rows), _summary_table(record))
+    tables = (Table("gpu processes", processes.columns, rows), *summary_tables(record))
     return tuple(table for table in tables if table.rows)
-
-
-def error_texts(gpus: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return Xid numbers and memory error counts, summed over the GPUs."""
-    gpus = list(gpus)
-    numbers = dict.fromkeys(text for gpu in gpus for text in str(gpu.get("xids") or "")[:100].split(", ") if text)
-    words = [f"Xid {' and '.join(numbers)}"] if numbers else []
-    for name, one, several in _ERRORS:
-        count = sum(int(gpu[name]) for gpu in gpus if isinstance(gpu.get(name), int | float))
-        words += [f"{count:,} {one if count == 1 else several}"] if count else []
-    return words
 
 
 def _shortened(words: str, limit: int = 2) -> str:
@@ -201,96 +171,3 @@ def _of(value: str, whole: str) -> str:
         return value
     number, _, unit = value.partition(" ")
     return f"{number if whole.endswith(f' {unit}') else value} of {whole}"
-
-
-# -- use of the GPUs by an ended run
-
-#: A GPU of a summary.
-_Gpu = Mapping[str, Any]
-
-
-def _summary_table(record: RunRecord) -> Table:
-    """Return the use of each GPU by an ended run."""
-    gpus: list[_Gpu] = [gpu for gpu in record.summary.get("gpus") or () if isinstance(gpu, dict)]
-    shown = gpus[:_MAX_SUMMARIZED]
-    part = record.gpu
-    labels = {} if part is None else {(gpu.node, gpu.index): gpu_label(part, gpu) for gpu in part.gpus}
-    several = len({gpu.get("node") for gpu in gpus}) > 1
-
-    def name(gpu: _Gpu) -> str:
-        node, index = gpu.get("node") or 0, gpu.get("index") or 0
-        label = labels.get((node, index)) or (f"n{node} " if several else "") + f"GPU {index}"
-        return f"{label.replace('GPU ', '')} {gpu.get('name') or ''}".strip()
-
-    columns = [("GPU", name), *((title, text) for title, text, wanted in _SUMMARY if any(map(wanted, shown)))]
-    rows = tuple(tuple(text(gpu) for _, text in columns) for gpu in shown)
-    return Table("gpu summary", tuple(Column(title) for title, _ in columns), rows, len(gpus) - len(shown))
-
-
-def _always(gpu: _Gpu) -> bool:
-    return True
-
-
-def _known(key: str) -> Callable[[_Gpu], bool]:
-    return lambda gpu: gpu.get(key) is not None
-
-
-def _was_throttled(gpu: _Gpu) -> bool:
-    return max(gpu.get("throttled_power_s") or 0, gpu.get("throttled_heat_s") or 0) >= _MIN_THROTTLED_S
-
-
-def _put(key: str, form: Callable[[Any], str]) -> Callable[[_Gpu], str]:
-    """Return a function from a GPU of the summary to the text of a value."""
-    return lambda gpu: "n/a" if gpu.get(key) is None else form(gpu[key])
-
-
-def _joined(pattern: str, *texts: Callable[[_Gpu], str]) -> Callable[[_Gpu], str]:
-    return lambda gpu: pattern.format(*(text(gpu) for text in texts))
-
-
-def _percent(value: float) -> str:
-    return f"{value:.0f} %"
-
-
-def _mib(value: float) -> str:
-    return bytes_text(value * _MIB)
-
-
-def _peak(gpu: _Gpu) -> str:
-    total = gpu.get("memory_total")
-    return _of(_put("memory_peak", _mib)(gpu), "" if total is None else _mib(total))
-
-
-def _energy(gpu: _Gpu) -> str:
-    text = _put("energy_wh", lambda value: f"{number_text(value)} Wh")(gpu)
-    # Else it is the driver's counter, or a record of an earlier version.
-    return f"{text} (estimated from power samples)" if gpu.get("energy_source") == "power" else text
-
-
-def _errors(gpu: _Gpu) -> str:
-    return ", ".join(error_texts([gpu]))
-
-
-#: Titles of the columns, the text of a GPU, and whether a GPU makes the column worth showing.
-_SUMMARY: tuple[tuple[str, Callable[[_Gpu], str], Callable[[_Gpu], object]], ...] = (
-    ("utilization", _put("util_mean", _percent), _always),
-    ("median, 95th", _joined("{}, {}", _put("util_p50", _percent), _put("util_p95", _percent)), _always),
-    ("SM activity", _put("sm_activity_mean", _percent), _known("sm_activity_mean")),
-    ("idle", _put("idle_share", lambda share: _percent(100 * share)), _always),
-    ("memory peak", _peak, _always),
-    ("memory mean", _put("memory_mean", _mib), _always),
-    ("energy", _energy, _always),
-    ("power", _put("power_mean", lambda value: f"{value:.0f} W"), _always),
-    ("first use after", _put("first_use", seconds_text), _always),
-    (
-        "throttled by power, heat",
-        _joined("{}, {}", _put("throttled_power_s", seconds_text), _put("throttled_heat_s", seconds_text)),
-        _was_throttled,
-    ),
-    (
-        "PyTorch peak",
-        _joined("{} allocated, {} reserved", _put("torch_allocated_peak", _mib), _put("torch_reserved_peak", _mib)),
-        _known("torch_reserved_peak"),
-    ),
-    ("errors", _errors, _errors),
-)

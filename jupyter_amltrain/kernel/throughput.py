@@ -67,6 +67,30 @@ def rate_name(name: str) -> RateName | None:
     return RateName(len(_RATES), "", of_part) if _PLAIN.search(plain) else None
 
 
+def throughput_text(values: Mapping[str, float | str | None]) -> str:
+    """Return ``412 samples/s``; empty if no such metric is logged.
+
+    Parameters
+    ----------
+    values
+        Last value of each metric, by name.
+    """
+    best: tuple[int, str] | None = None
+    for name, value in values.items():
+        rate = rate_name(name)
+        if rate is None or not isinstance(value, (int, float)) or not value > 0:
+            continue
+        words = f"{rate_text(value)} {rate.counted}/s" if rate.counted else f"throughput {rate_text(value)}"
+        if best is None or rate.rank < best[0]:
+            best = (rate.rank, words)
+    return best[1] if best else ""
+
+
+def rate_text(value: float) -> str:
+    """Return three significant digits: ``3.21``, ``12,345``."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def measure(metrics: Mapping[str, Metric], measured: ScalingSlice) -> Measurement:
     """Return the throughput of a run.
 

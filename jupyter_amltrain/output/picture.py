@@ -16,7 +16,6 @@ from jupyter_amltrain.kernel.chart_axes import number_text
 from jupyter_amltrain.output.palette import GPUS, HEAT, INK, RED, RED_GROUND, SHADE, SOFT, STATES
 from jupyter_amltrain.output.sheet import MARGIN, WIDTH, Sheet, clip, number, style_axes
 from jupyter_amltrain.output.sweep_picture import sweep_parts
-from jupyter_amltrain.output.text_view import gpu_texts, throughput_text
 from jupyter_amltrain.schema.chart import STRIP_HEIGHT, Axis, Chart, ChartSet, SeriesPath, values_at
 from jupyter_amltrain.text import seconds_text
 
@@ -242,6 +241,9 @@ _HEAD, _LINE = 54, 17
 #: Maximum characters of a line of text.
 _LINE_CHARS = 130
 
+#: CSS pixels of a group's title in the table of figures, and of a figure; figures of a row, and characters of one.
+_TITLE_WIDTH, _FIGURE_WIDTH, _FIGURES, _FIGURE_CHARS = 86, 164, 4, 34
+
 #: Height of a part in CSS pixels, and the function that draws it at a given top.
 Part = tuple[float, Callable[[Sheet, float], None]]
 
@@ -280,8 +282,9 @@ def _parts(record: Record) -> list[Part]:
     idle = banner(record)
     if idle:
         parts.append((banner_height(idle), functools.partial(draw_banner, lines=idle, record=record)))
+    foot = _table_part(_figures(record)) + _foot_part(_lines(record))
     if record.get("sweep"):
-        return parts + sweep_parts(record["sweep"]) + _foot_part(_lines(record))
+        return parts + sweep_parts(record["sweep"]) + foot
 
     def rows(charts: list[Chart]) -> None:
         columns = 2 if len(charts) == 4 else COLUMNS
@@ -297,7 +300,28 @@ def _parts(record: Record) -> list[Part]:
         if heat_height(gpu):
             parts.append((heat_height(gpu), lambda sheet, top: draw_heat(sheet, top, gpu, shared)))
     rows(kinds["host"])
-    return parts + _foot_part(_lines(record))
+    return parts + foot
+
+
+def _figures(record: Record) -> list[list[str]]:
+    """Return the figures of the GPUs of an ended run: a row for each group, whose title comes first."""
+    tables = [table for table in record.get("tables") or () if table.get("key") == "gpu summary"]
+    return [[cell for cell in row if cell] for table in tables for row in table.get("rows") or ()]
+
+
+def _table_part(rows: list[list[str]]) -> list[Part]:
+    return [(_LINE * len(rows) + 8, lambda sheet, top: _table(sheet, top, rows))] if rows else []
+
+
+def _table(sheet: Sheet, top: float, rows: list[list[str]]) -> None:
+    for index, (title, *texts) in enumerate(rows):
+        y = top + 12 + index * _LINE
+        sheet.text(MARGIN, y, title, 7.5, SOFT)
+        if len(texts) > _FIGURES or any(len(text) > _FIGURE_CHARS for text in texts):
+            sheet.text(MARGIN + _TITLE_WIDTH, y, clip(", ".join(texts), 115), 7.5, INK)
+            continue
+        for column, text in enumerate(texts):
+            sheet.text(MARGIN + _TITLE_WIDTH + column * _FIGURE_WIDTH, y, text, 7.5, INK)
 
 
 def _foot_part(lines: list[tuple[str, str]]) -> list[Part]:
@@ -357,22 +381,11 @@ def _lines(record: Record) -> list[tuple[str, str]]:
     error = " ".join(str(record.get("error") or "").split())
     if len(error) > _LINE_CHARS:  # the header shows its beginning
         lines += [(line, STATES["failed"]) for line in textwrap.wrap(clip(error, 4 * _LINE_CHARS), _LINE_CHARS)]
-    summary = record.get("summary") or {}
-    rate = throughput_text({name: (metric or {}).get("last") for name, metric in (record.get("metrics") or {}).items()})
-    summed = gpu_texts(record.get("gpu") or {}, summary, rate) if summary else []
-    if summed:
-        # The GPU name is above the charts. Non-breaking spaces keep figures with their units;
-        # notes are sentences, which may break.
-        text = "GPU:  " + ", ".join(
-            word.replace(" ", "\xa0") if len(word) < 40 else clip(word, 400) for word in summed[1:]
-        )
-        lines += [(line, INK) for line in textwrap.wrap(text, 130, subsequent_indent=" " * 10)]
-    hint = str(summary.get("hint") or "")
+    hint = str((record.get("summary") or {}).get("hint") or "")
     if hint:
         lines += [(line, INK) for line in textwrap.wrap(clip(f"hint:  {hint}", 400), 130, subsequent_indent="      ")]
     note = str((record.get("gpu") or {}).get("note") or "")
-    if note and not summed:
-        lines.append((clip(f"GPU:  {note}", 130), SOFT))
+    lines += [(line, SOFT) for line in textwrap.wrap(clip(f"GPU:  {note}", 400), 130)] if note else []
     truth = record.get("truth") or {}
     if truth.get("verdict") == "cannot tell":
         lines.append((clip(f"GPU use is unknown:  {truth.get('detail') or ''}", 130), SOFT))

@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from jupyter_amltrain.kernel.throughput import MIN_POINTS, STEPS
-from jupyter_amltrain.output.text_view import rate_text
+from jupyter_amltrain.kernel.throughput import MIN_POINTS, STEPS, rate_text
 from jupyter_amltrain.schema.record import RunRecord
 from jupyter_amltrain.schema.scaling import UNITS, Measurement
 

@@ -29,7 +29,10 @@ class Table(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes
     ----------
     key
-        What it lists: ``gpu summary`` or ``gpu processes``.
+        What it lists: ``gpu summary`` (a row for each group of figures, whose title comes first), ``gpu each`` (a row
+        for each GPU) or ``gpu processes``.
+    columns
+        Without titles for a table whose rows begin with theirs.
     rows
         A text for each column.
     more

@@ -13,11 +13,11 @@ import pytest
 
 from jupyter_amltrain.agent.processes import command_of, short_command, user_of
 from jupyter_amltrain.kernel.gpu_record import gpu_record
+from jupyter_amltrain.kernel.gpu_summary import figure_groups
 from jupyter_amltrain.kernel.telemetry import RunTelemetry
 from jupyter_amltrain.kernel.watcher import _valid_summary
 from jupyter_amltrain.output.tables import table_html
 from jupyter_amltrain.output.telemetry_frame import frame_of
-from jupyter_amltrain.output.text_view import gpu_line
 from jupyter_amltrain.tracking import telemetry_table
 from tests.fakes import driver as fake
 from tests.fakes.driver import GIB, Process, SwitchableDriver
@@ -106,7 +106,7 @@ def test_figures_reach_every_reader(driver: SwitchableDriver, tmp_path: Path) ->
     assert part is not None and part.gpus[0].sm_activity[-1] == 90 and part.now[1]["sm_activity"] == 61
     summary = json.loads((machine.folder / "telemetry" / "summary-0.json").read_text())
     assert summary["gpus"][1]["sm_activity_mean"] == 61 and 85 < summary["gpus"][0]["sm_activity_mean"] < 90
-    assert "SM activity mean" in gpu_line({"gpus": []}, summary)
+    assert any(text.startswith("SM 61 to ") for group in figure_groups({"gpus": []}, summary) for text in group.texts)
     assert _valid_summary(summary), "the kernel takes it"
 
 
@@ -135,7 +135,7 @@ def test_summary_has_throttled_seconds(driver: SwitchableDriver, tmp_path: Path)
     summary = json.loads((machine.folder / "telemetry" / "summary-0.json").read_text())
     assert summary["gpus"][0]["throttled_power_s"] == pytest.approx(19, abs=2.5)
     assert summary["gpus"][1]["throttled_power_s"] == 0
-    assert "throttled by the power limit" in gpu_line({}, summary)
+    assert any("(power limit)" in text for group in figure_groups({}, summary) for text in group.texts)
 
 
 def test_gpu_processes_have_user_command_and_utilization(driver: SwitchableDriver, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from jupyter_amltrain.kernel.gpu_tables import gpu_tables
 from jupyter_amltrain.kernel.run_charts import MAX_LINES, charts_of
-from jupyter_amltrain.schema.record import GpuProcess, GpuSeries, GpuTelemetry, RunRecord
+from jupyter_amltrain.schema.record import GpuProcess, GpuSeries, GpuTelemetry, MetricSeries, RunRecord
 from jupyter_amltrain.schema.table import Table
 
 A100 = "NVIDIA A100"
@@ -36,33 +36,50 @@ def column(table: Table | None, title: str) -> list[str]:
     return [row[at] for row in table.rows]
 
 
-def test_summary_of_unreported_values_is_not_available() -> None:
-    table = table_of(record_of({}, summary={"gpus": [{"node": 0, "index": 0, "name": A100}]}), "gpu summary")
-    assert table is not None and {text for row in table.rows for text in row[1:]} <= {"n/a", "n/a, n/a"}
-    assert not {"SM activity", "PyTorch peak", "errors", "throttled by power, heat"} & {c.title for c in table.columns}
+def test_summary_of_unreported_values_is_left_out() -> None:
+    assert table_of(record_of({}, summary={"gpus": [{"node": 0, "index": 0, "name": A100}]}), "gpu summary") is None
 
 
-def test_summary_shows_sizes_energy_and_errors_with_units() -> None:
+def test_summary_has_a_row_for_each_group() -> None:
     gpu = {
-        "node": 0, "index": 0, "name": A100, "util_mean": 61.4, "memory_peak": 40 * 1024, "memory_total": 80 * 1024,
-        "energy_wh": 12.5, "energy_source": "power", "first_use": 75, "idle_share": 0.25, "xids": "48",
-        "ecc_correctable": 2, "throttled_heat_s": 30, "torch_reserved_peak": 2048, "torch_allocated_peak": 1024,
+        "node": 0, "index": 0, "name": A100, "util_mean": 61.4, "sm_activity_mean": 40, "tensor_activity_mean": 0,
+        "memory_peak": 40 * 1024, "memory_total": 80 * 1024, "power_mean": 250, "energy_wh": 12.5,
+        "energy_source": "power", "first_use": 75, "idle_share": 0.25, "xids": "48", "ecc_correctable": 2,
+        "throttled_heat_s": 30, "torch_reserved_peak": 2048, "torch_allocated_peak": 1024,
     }  # fmt: skip
-    table = table_of(record_of({}, summary={"gpus": [gpu]}), "gpu summary")
-    assert column(table, "utilization") == ["61 %"] and column(table, "idle") == ["25 %"]
-    assert column(table, "memory peak") == ["40.0 of 80.0 GiB"]
-    assert "12.5 Wh" in column(table, "energy")[0] and "estimated" in column(table, "energy")[0]
-    assert column(table, "first use after") == ["1 min 15 s"]
-    assert column(table, "throttled by power, heat") == ["n/a, 30 s"]
-    assert column(table, "PyTorch peak") == ["1.0 GiB allocated, 2.0 GiB reserved"]
-    assert all(word in column(table, "errors")[0] for word in ("Xid 48", "2"))
+    rate = MetricSeries(step=(1,), value=(412.0,), last=412.0, n=1)
+    record = record_of({}, summary={"gpus": [gpu]}, metrics={"samples_per_second": rate})
+    table = table_of(record, "gpu summary")
+    assert table is not None and not any(column.title for column in table.columns)
+    assert len({len(row) for row in (table.columns, *table.rows)}) == 1
+    assert {row[0]: [text for text in row[1:] if text] for row in table.rows} == {
+        "GPU use": ["SM 40 %", "utilization 61 %"],
+        "GPU memory": ["peak 40.0 of 80.0 GiB", "allocated 1.0 GiB", "reserved 2.0 GiB (PyTorch)"],
+        "GPU power": ["mean 250 W", "energy 12.5 Wh (estimated)", "throttled 30 s (heat)"],
+        "throughput": ["412 samples/s"],
+        "GPU errors": ["Xid 48", "2 correctable memory errors"],
+    }
+    assert table_of(record, "gpu each") is None
+
+
+def test_several_gpus_have_a_row_each_with_known_columns() -> None:
+    gpus = [
+        {"node": 0, "index": k, "name": A100, "util_mean": 90.0 * k, "memory_peak": 1024, "energy_wh": 0.0,
+         "throttled_power_s": 9.0 * k}
+        for k in range(2)
+    ]  # fmt: skip
+    table = table_of(record_of({}, {}, summary={"gpus": gpus}), "gpu each")
+    assert column(table, "utilization") == ["0 %", "90 %"] and column(table, "memory peak") == ["1.0 GiB"] * 2
+    assert column(table, "throttled") == ["", "9.0 s (power limit)"]
+    assert table is not None and [one.title for one in table.columns][0] == "GPU" and len(table.columns) == 4
 
 
 def test_summary_of_many_gpus_counts_the_rest() -> None:
     gpus = [{"node": k // 8, "index": k % 8, "name": A100} for k in range(64)]
-    table = table_of(record_of(*gpus, nodes=8, summary={"gpus": gpus}), "gpu summary")
+    summary = {"gpus": [{**gpu, "util_mean": 1.0} for gpu in gpus]}
+    table = table_of(record_of(*gpus, nodes=8, summary=summary), "gpu each")
     assert table is not None and len(table.rows) + table.more == 64 and table.more > 0
-    assert column(table, "GPU")[9].startswith("n1 1 ")
+    assert column(table, "GPU")[9] == "n1 1"
 
 
 def test_process_row_names_machine_gpu_and_owner() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from jupyter_amltrain.kernel.gpu_tables import gpu_tables
 from jupyter_amltrain.kernel.run_charts import charts_of
 from jupyter_amltrain.schema.record import RunRecord
 
@@ -80,7 +81,7 @@ def summary(gpus: int, nodes: int = 1) -> dict[str, Any]:
 
 
 def with_charts(record: dict[str, Any]) -> dict[str, Any]:
-    """A record as a kernel sends it: with every field, and the charts of its series."""
+    """A record as a kernel sends it: with every field, the charts of its series, and its tables."""
     least = {
         "handle": "local/r-1",
         "run_id": "r-1",
@@ -90,7 +91,7 @@ def with_charts(record: dict[str, Any]) -> dict[str, Any]:
         "state": "running",
     }
     whole = msgspec.convert({**least, **record}, RunRecord)
-    return msgspec.to_builtins(msgspec.structs.replace(whole, charts=charts_of(whole)))
+    return msgspec.to_builtins(msgspec.structs.replace(whole, charts=charts_of(whole), tables=gpu_tables(whole)))
 
 
 def gpu_record(gpus: int, nodes: int = 1, **changes: Any) -> dict[str, Any]:

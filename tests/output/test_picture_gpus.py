@@ -128,14 +128,17 @@ def test_gpu_picture_of_idle_gpu_shows_banner():
 
 
 def test_gpu_picture_of_ended_run_shows_summary():
-    texts = [text for text, _ in picture._lines(gpu_record(8))]
-    assert (
-        texts[0].replace("\xa0", " ").startswith("GPU:  memory peak 40.0 GiB of 79.7 GiB, utilization mean 74 to 81 %")
-    )
+    assert picture._figures(with_charts(gpu_record(8))) == [
+        ["GPU use", "utilization 74 to 81 %"],
+        ["GPU memory", "peak 40.0 of 79.7 GiB"],
+        ["GPU power", "mean 480 W", "energy 3.85 kWh"],
+    ]
+    plain = draw(gpu_record(1))["height"]
+    assert plain > draw({**gpu_record(1), "summary": {}})["height"]
     record = gpu_record(1)
     record["summary"]["hint"] = "The data loader is likely single-threaded."
     assert "hint:  The data loader is likely single-threaded." in [text for text, _ in picture._lines(record)]
-    assert not any("utilization" in text for text, _ in picture._lines({**record, "summary": {}}))
+    assert not picture._figures(with_charts({**record, "summary": {}}))
     note = {"note": "No NVIDIA driver on this machine", "gpus": []}
     assert "GPU:  No NVIDIA driver on this machine" in [text for text, _ in picture._lines(gpu_record(0, gpu=note))]
     usage = {"verdict": "cannot tell", "detail": "GPU 0 is a MIG instance."}

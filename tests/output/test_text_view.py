@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_amltrain.output.text_view import gpu_texts, record_text, state_line
+from jupyter_amltrain.kernel.gpu_summary import figure_groups
+from jupyter_amltrain.output.text_view import record_text, state_line
 from jupyter_amltrain.schema.record import (
     GpuBand,
     GpuSeries,
@@ -113,34 +114,47 @@ def summed(index: int, **more: object) -> dict[str, object]:
     return {"node": 0, "index": index, "name": "H100", **figures, "energy_wh": 481.2, "first_use": 3.25, **more}
 
 
-def test_record_text_of_live_gpus_is_one_line() -> None:
-    one = gpu(0, util=(10.0, None, 90.0), memory=(GIB, 40 * GIB, None))
-    assert record_text(record(gpu=GpuTelemetry(gpus=(one,)))).splitlines()[1:] == [
-        "GPU: H100, memory peak 40.0 GiB of 80.0 GiB, utilization mean 50 %"
-    ]
+def groups(text: str) -> dict[str, str]:
+    """Title and figures of each line below that of the GPUs."""
+    lines = [line.strip() for line in text.splitlines() if line.startswith("  ")]
+    return {line.split()[0]: line.partition(" ")[2].strip() for line in lines}
+
+
+def test_record_text_of_live_gpus_has_groups() -> None:
+    one = gpu(0, util=(10.0, None, 90.0), memory=(GIB, 40 * GIB, None), power=(100.0, 300.0), sm_activity=(20.0, 40.0))
+    text = record_text(record(gpu=GpuTelemetry(gpus=(one,))))
+    assert text.splitlines()[1] == "GPU: H100"
+    assert groups(text) == {
+        "use": "SM 30 %, utilization 50 %", "memory": "peak 40.0 of 80.0 GiB", "power": "mean 200 W"
+    }  # fmt: skip
     two = gpu(1, util=(20.0, 20.0, 20.0), memory=(GIB, 2 * GIB, GIB))
-    assert record_text(record(gpu=GpuTelemetry(gpus=(one, two)))).splitlines()[1:] == [
-        "GPUs: 2 x H100, memory peak 2.0 GiB to 40.0 GiB of 80.0 GiB, utilization mean 20 to 50 %"
-    ]
+    text = record_text(record(gpu=GpuTelemetry(gpus=(gpu(0, util=(50.0,), memory=(40 * GIB,)), two))))
+    assert text.splitlines()[1] == "GPUs: 2 x H100"
+    assert groups(text) == {"use": "utilization 20 to 50 %", "memory": "peak 2.0 to 40.0 of 80.0 GiB"}
     many = GpuTelemetry(
         gpus=tuple(gpu(i) for i in range(64)),
         util=GpuBand(mean=(30.0, 50.0), low=(0.0, 0.0), high=(90.0, 100.0)),
         memory=GpuBand(mean=(GIB, GIB), low=(GIB, GIB), high=(2 * GIB, 3 * GIB)),
     )
-    assert record_text(record(gpu=many)).splitlines()[1:] == [
-        "GPUs: 64 x H100, memory peak 3.0 GiB of 80.0 GiB, utilization mean 40 %"
-    ]
+    text = record_text(record(gpu=many))
+    assert text.splitlines()[1] == "GPUs: 64 x H100"
+    assert groups(text) == {"use": "utilization 40 %", "memory": "peak 3.0 of 80.0 GiB"}
 
 
-def test_record_text_unknown_gpu_value_is_not_zero() -> None:
+def test_record_text_leaves_out_unknown_gpu_values() -> None:
     blind = gpu(0, memory_total=None, util=(None, None), memory=())
     lines = record_text(record(gpu=GpuTelemetry(gpus=(blind,), note="GPU 0 fell off\nthe bus"))).splitlines()
-    assert lines[1:] == ["GPU: H100, memory peak n/a, utilization mean n/a, GPU 0 fell off the bus"]
+    assert [line.split(maxsplit=1) for line in lines[1:]] == [["GPU:", "H100"], ["note", "GPU 0 fell off the bus"]]
     nothing = dict.fromkeys(("memory_peak", "util_mean", "util_p95", "idle_share", "energy_wh", "first_use"))
     lines = record_text(record(summary={"gpus": [summed(0, **nothing)]})).splitlines()
-    assert lines[1:] == [
-        "GPU: H100, memory peak n/a, utilization mean n/a, p95 n/a, under 10 % for n/a of the time, energy n/a"
-    ]
+    assert lines[1:] == ["GPU: H100"]
+
+
+def test_zeros_are_left_out_except_of_use() -> None:
+    zeros = {"util_mean": 0.0, "sm_activity_mean": 0.0, "tensor_activity_mean": 0.0, "energy_wh": 0.0}
+    zeros |= {"throttled_power_s": 0.0, "ecc_correctable": 0, "power_mean": 0.0, "torch_reserved_peak": 0}
+    found = dict(figure_groups({}, {"gpus": [summed(0, **zeros)]}))
+    assert found == {"use": ["SM 0 %", "utilization 0 %"], "memory": ["peak 40.0 of 80.0 GiB"]}
 
 
 def test_record_text_without_gpu_has_no_gpu_line() -> None:
@@ -150,15 +164,18 @@ def test_record_text_without_gpu_has_no_gpu_line() -> None:
 def test_record_text_of_ended_run_shows_gpu_summary() -> None:
     hint = "The data loader is likely\nsingle-threaded."
     more = {"gpus": (gpu(0), gpu(1)), "note": ""}
-    summary = {"gpus": [summed(0), summed(1, util_mean=80.0, energy_wh=700.0, first_use=2.0)], "hint": hint}
+    shares = {"sm_activity_mean": 62.0, "tensor_activity_mean": 31.0, "power_mean": 412.0, "throttled_power_s": 12.0}
+    summary = {"gpus": [summed(0), summed(1, util_mean=80.0, energy_wh=700.0, **shares)], "hint": hint}
     text = record_text(record(state="completed", done=True, gpu=GpuTelemetry(**more), summary=summary))  # type: ignore[arg-type]
-    assert text.splitlines()[1:] == [
-        "GPUs: 2 x H100, memory peak 40.0 GiB of 80.0 GiB, utilization mean 71 to 80 %, p95 96 %, "
-        "under 10 % for 3 % of the time, 1.18 kWh, first used after 2.0 s",
-        "hint: The data loader is likely single-threaded.",
-    ]
+    assert text.splitlines()[1] == "GPUs: 2 x H100"
+    assert groups(text) == {
+        "use": "SM 62 %, tensor 31 %, utilization 71 to 80 %",
+        "memory": "peak 40.0 of 80.0 GiB",
+        "power": "mean 412 W, energy 1.18 kWh, throttled 12 s (power limit)",
+    }
+    assert text.splitlines()[-1] == "hint: The data loader is likely single-threaded."
     missing = {"gpus": [summed(0)]}  # a sum over some of them would be no sum
-    assert "energy n/a" in record_text(record(gpu=GpuTelemetry(**more), summary=missing))  # type: ignore[arg-type]
+    assert "energy" not in record_text(record(gpu=GpuTelemetry(**more), summary=missing))  # type: ignore[arg-type]
 
 
 def test_record_text_of_idle_gpu_begins_with_warning() -> None:
@@ -174,21 +191,16 @@ def test_record_text_shows_allocator_errors_and_throughput() -> None:
     one = summed(0, torch_allocated_peak=30 * 1024, torch_reserved_peak=36 * 1024, **errors)
     rate = {"samples_per_second": MetricSeries(step=(1,), value=(412.0,), last=412.0, n=1)}
     text = record_text(record(summary={"gpus": [one]}, metrics=rate))
-    for part in ("PyTorch peak 30.0 GiB allocated, 36.0 GiB reserved", "412 samples/s", "Xid 79 and 45", "1 replaced"):
+    for part in ("allocated 30.0 GiB, reserved 36.0 GiB (PyTorch)", "412 samples/s", "Xid 79 and 45", "1 replaced"):
         assert part in text, part
     assert "PyTorch" not in record_text(record(summary={"gpus": [summed(0)]}))
 
 
 @pytest.mark.parametrize(
-    ("sources", "word"),
-    [
-        (("counter", "counter"), "driver's counter"),
-        (("power", "power"), "estimated from power samples"),
-        (("power", "counter"), ""),
-    ],
+    ("sources", "is_estimated"),
+    [(("counter", "counter"), False), (("power", "power"), True), (("power", "counter"), True), (("", ""), False)],
 )
-def test_gpu_energy_text_names_source(sources: tuple[str, str], word: str) -> None:
+def test_gpu_energy_of_power_samples_is_estimated(sources: tuple[str, str], is_estimated: bool) -> None:
     summary = {"gpus": [summed(k, energy_source=source) for k, source in enumerate(sources)]}
-    words = gpu_texts({}, summary)
-    energy = next(text for text in words if "Wh" in text)
-    assert word in energy and ("by" in energy or "from" in energy) == bool(word)
+    (energy,) = (text for group in figure_groups({}, summary) for text in group.texts if "Wh" in text)
+    assert ("estimated" in energy) == is_estimated

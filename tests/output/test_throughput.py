@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_amltrain.output.text_view import throughput_text
+from jupyter_amltrain.kernel.throughput import throughput_text
 
 
 @pytest.mark.parametrize(

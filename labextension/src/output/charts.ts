@@ -24,14 +24,16 @@ export function drawTable(record: IRunRecord, key: string, trans: TranslationBun
   if (!table) {
     return [];
   }
+  const isTitled = table.columns.some(({ title }) => title);
   const line = (tag: 'th' | 'td', texts: readonly string[]): HTMLElement => {
     const row = document.createElement('tr');
     texts.forEach((text, i) => {
-      const cell = document.createElement(tag);
+      // Without titles of columns each row begins with its own.
+      const cell = document.createElement(isTitled || i ? tag : 'th');
       cell.classList.toggle('jp-mod-number', table.columns[i]?.number === true);
       cell.textContent = text;
-      if (cell instanceof HTMLTableCellElement && tag === 'th') {
-        cell.scope = 'col';
+      if (cell.tagName === 'TH') {
+        cell.scope = isTitled ? 'col' : 'row';
         cell.title = table.columns[i].help;
       }
       row.append(cell);
@@ -39,7 +41,8 @@ export function drawTable(record: IRunRecord, key: string, trans: TranslationBun
     return row;
   };
   const node = element('table', 'table');
-  node.append(line('th', table.columns.map(({ title }) => title)), ...table.rows.map(row => line('td', row)));
+  const head = isTitled ? [line('th', table.columns.map(({ title }) => title))] : [];
+  node.append(...head, ...table.rows.map(row => line('td', row)));
   return [node, ...(table.more ? [element('div', 'gpuSource', trans.__('and %1 more', table.more))] : [])];
 }
 

@@ -67,7 +67,7 @@ export class SummaryView {
     this._key = key;
     const hint = text(record.summary.hint);
     const unknown = record.truth?.verdict === 'cannot tell' ? record.truth.detail : '';
-    const parts = drawTable(record, 'gpu summary', this._trans);
+    const parts = [...drawTable(record, 'gpu summary', this._trans), ...drawTable(record, 'gpu each', this._trans)];
     if (hint) {
       parts.push(element('div', 'hint', hint));
     }

@@ -148,7 +148,7 @@ export class RunView {
     this._fold = element('details', 'fold') as HTMLDetailsElement;
     this._fold.open = true;
     element('summary', 'foldTitle', this._fold).textContent = _trans.__('Charts');
-    this._fold.append(this._summary.node, this._charts.node, this.slot);
+    this._fold.append(this._charts.node, this.slot, this._summary.node);
     this._fold.addEventListener('toggle', () => this._fold.open && _actions.unfolded());
     this.node.append(this._fold, this._pictures.node, this._log.node, this._files.node, this._details.node);
   }
