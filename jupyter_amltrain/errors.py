@@ -230,6 +230,8 @@ class RunFailed(RunError):
         The last lines of the log.
     cell_line
         1-based line of the submitted cell that raised the exception, if known.
+    title
+        The message without the reason.
     """
 
     def __init__(
@@ -240,17 +242,21 @@ class RunFailed(RunError):
         exit_code: int | None = None,
         log_tail: str = "",
         cell_line: int | None = None,
+        title: str = "",
     ) -> None:
         super().__init__(message, hint=hint)
         self.exit_code = exit_code
         self.log_tail = log_tail
         self.cell_line = cell_line
-        #: The cell's output shows the log already: the error does not repeat it.
+        self._title = title
+        #: The cell's output shows reason and log already: the error does not repeat them.
         self.log_is_shown = False
 
     def _render_traceback_(self) -> list[str]:
         lines = super()._render_traceback_()
-        if self.log_tail and not self.log_is_shown:
+        if self.log_is_shown and self._title and self.short:
+            return [f"{type(self).__name__}: {self._title} {self.hint}"]
+        if self.log_tail and not self.log_is_shown and self.log_tail.strip() not in self.message:
             lines += ["", "end of the log:", *("  " + x for x in self.log_tail.splitlines())]
         return lines
 

@@ -27,7 +27,11 @@ USAGE_CODES = (1, 2)
 TAIL_LINES = 12
 
 
-def _short(text: str, limit: int = 200) -> str:
+#: Maximum characters of the script's own words in a reason.
+_MAX_QUOTED = 1000
+
+
+def _short(text: str, limit: int = _MAX_QUOTED) -> str:
     return text if len(text) <= limit else f"{text[:limit].rstrip()} …"
 
 
@@ -72,7 +76,7 @@ def failure_reason(run: Run, log: str, missed: str = "") -> str | None:
     elif cause.get("text") and not status.cause:
         what = f"{what.rstrip('.')}; {cause['text']}" if what else cause["text"]
     elif status.reason == "exit" and not cause and (text := last_text(log)):
-        what = f"{what.rstrip('.')}. Its log ends with: {_short(text)}"  # such as that of sys.exit("no data")
+        what = f"{what.rstrip('.')}: {_short(text)}"  # such as that of sys.exit("no data")
     if cause.get("action"):
         what = f"{what.rstrip('.')}. {cause['action']}"
     return _sentence(what) if what else "The reason is not known."
@@ -139,6 +143,7 @@ def as_error(run: Run, log: str) -> AmlTrainError | None:
     return RunFailed(
         f"{run.handle} failed. {reason}",
         hint=f"See: %aml_runs logs {run.handle}{rank}",
+        title=f"{run.handle} failed.",
         exit_code=run.status.exit_code,
         log_tail=tail,
         cell_line=cell_line(run, log),

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from jupyter_amltrain.agent.supervise.outcome import GPU_UNUSED
 from jupyter_amltrain.kernel.chart_axes import number_text
 from jupyter_amltrain.output.palette import GPUS, HEAT, INK, RED, RED_GROUND, SHADE, SOFT, STATES
 from jupyter_amltrain.output.sheet import MARGIN, WIDTH, Sheet, clip, number, style_axes
@@ -203,7 +204,7 @@ def _node(label: str) -> str:
 def banner(record: Record) -> list[str]:
     """Return the lines of the idle-GPU banner; empty if the GPUs are used or their use is unknown."""
     truth = record.get("truth") or {}
-    if truth.get("verdict") != "not used":
+    if truth.get("verdict") != "not used" or record.get("reason") == GPU_UNUSED:  # then the reason says it
         return []
     texts = [" ".join(str(truth.get(name) or "").split()) for name in ("detail", "cause")]
     return [line for text in texts for line in _wrapped(text, 118)][:4]
@@ -236,7 +237,10 @@ SCALE = 2
 #: Maximum bytes of one image in a saved notebook.
 MAX_BYTES = 120_000
 
-_HEAD, _LINE = 54, 17
+_HEAD, _LINE, _REASON_LINE = 54, 17, 14
+
+#: Maximum lines of the reason of a run's end.
+_MAX_REASON_LINES = 10
 
 #: Maximum characters of a line of text.
 _LINE_CHARS = 130
@@ -278,7 +282,8 @@ def _parts(record: Record) -> list[Part]:
     kinds: dict[str, list[Chart]] = {"metric": [], "gpu": [], "host": []}
     for chart in shared.charts:
         kinds[chart.key.split(" ")[0]].append(chart)
-    parts: list[Part] = [(_HEAD, lambda sheet, top: _header(sheet, record))]
+    reason = _reason(record)
+    parts: list[Part] = [(_HEAD + _REASON_LINE * (len(reason) - 1), lambda sheet, top: _header(sheet, record, reason))]
     idle = banner(record)
     if idle:
         parts.append((banner_height(idle), functools.partial(draw_banner, lines=idle, record=record)))
@@ -351,7 +356,13 @@ def _png(canvas: Any) -> bytes:
     return buffer.getvalue()
 
 
-def _header(sheet: Sheet, record: Record) -> None:
+def _reason(record: Record) -> list[str]:
+    """Return the lines below the name: why the run has ended so, or how long its phases took."""
+    text = str(record.get("error") or record.get("detail") or _phases(record) or "")
+    return textwrap.wrap(clip(" ".join(text.split()), _MAX_REASON_LINES * _LINE_CHARS), _LINE_CHARS) or [""]
+
+
+def _header(sheet: Sheet, record: Record, reason: list[str]) -> None:
     state = str(record.get("state") or "unknown")
     name = clip(str(record.get("name") or record.get("handle") or "run"), 40)
     _, x = sheet.text(MARGIN, 21, name, 12, INK, weight="bold")
@@ -365,9 +376,9 @@ def _header(sheet: Sheet, record: Record) -> None:
     left = handle.get_window_extent(sheet.canvas.get_renderer()).x0 / sheet.figure.bbox.width * WIDTH
     if left < x + 14:
         handle.remove()
-    reason = record.get("error") or record.get("detail") or _phases(record)
     color = STATES["failed"] if record.get("error") else SOFT
-    sheet.text(MARGIN, 42, clip(" ".join(str(reason or "").split()), 130), 7.5, color)
+    for index, line in enumerate(reason):
+        sheet.text(MARGIN, 42 + index * _REASON_LINE, line, 7.5, color)
 
 
 def _foot(sheet: Sheet, top: float, lines: list[tuple[str, str]]) -> None:
@@ -378,9 +389,6 @@ def _foot(sheet: Sheet, top: float, lines: list[tuple[str, str]]) -> None:
 def _lines(record: Record) -> list[tuple[str, str]]:
     """Return the lines below the charts: summary, parameters and results, as text and color."""
     lines = []
-    error = " ".join(str(record.get("error") or "").split())
-    if len(error) > _LINE_CHARS:  # the header shows its beginning
-        lines += [(line, STATES["failed"]) for line in textwrap.wrap(clip(error, 4 * _LINE_CHARS), _LINE_CHARS)]
     hint = str((record.get("summary") or {}).get("hint") or "")
     if hint:
         lines += [(line, INK) for line in textwrap.wrap(clip(f"hint:  {hint}", 400), 130, subsequent_indent="      ")]

@@ -6,6 +6,7 @@ import shlex
 
 import msgspec
 
+from jupyter_amltrain.agent.supervise.outcome import GPU_UNUSED
 from jupyter_amltrain.kernel.gpu_summary import figure_groups, gpus_text
 from jupyter_amltrain.kernel.throughput import throughput_text
 from jupyter_amltrain.output.sweep_table import sweep_lines
@@ -50,7 +51,8 @@ def record_text(record: RunRecord, log_lines: int = LOG_LINES, child_rows: int =
         lines.append(record.error)
     elif record.detail and not record.done:
         lines.append(record.detail)
-    if record.truth is not None and record.truth.verdict == "not used":
+    # The reason of a run that was stopped for it has the same sentences.
+    if record.truth is not None and record.truth.verdict == "not used" and record.reason != GPU_UNUSED:
         cause = f"; likely cause: {record.truth.cause}" if record.truth.cause else ""
         lines.append(_one_line(f"GPU IDLE: {record.truth.detail}{cause}"))
     if record.sweep is not None:

@@ -93,3 +93,17 @@ def test_picture_does_not_import_pyplot():
         "sys.exit('matplotlib.pyplot' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_reason_stands_once_and_whole():
+    reason = "Raised ValueError: " + " ".join(f"word{i}" for i in range(90)) + " in line 7 of the cell."
+    failed = record(error=reason, state="failed")
+    assert " ".join(picture._reason(failed)) == reason and len(picture._reason(failed)) > 3
+    assert not any("word1" in text for text, _ in picture._lines(failed))
+    assert picture.draw(failed)["height"] > picture.draw(record(error="Raised ValueError.", state="failed"))["height"]
+
+
+def test_stop_for_an_unused_gpu_stands_once():
+    truth = {"verdict": "not used", "detail": "GPU 0 stayed at 0 %.", "cause": "A CPU-only wheel."}
+    stopped = record(truth=truth, reason="gpu-unused", error=f"{truth['detail']} {truth['cause']}", state="failed")
+    assert picture.banner(stopped) == [] and picture.banner({**stopped, "reason": None})

@@ -182,6 +182,9 @@ def test_record_text_of_idle_gpu_begins_with_warning() -> None:
     truth = GpuTruth(verdict="not used", detail="GPU 0 had 0 % for 60 s.", cause="A CPU-only wheel?")
     lines = record_text(record(truth=truth, metrics={})).splitlines()
     assert lines[1].startswith("GPU IDLE: GPU 0 had 0 % for 60 s.; ") and lines[1].endswith("A CPU-only wheel?")
+    reason = "GPU 0 had 0 % for 60 s. A CPU-only wheel?"
+    stopped = record_text(record(truth=truth, metrics={}, state="failed", reason="gpu-unused", error=reason))
+    assert stopped.count("A CPU-only wheel") == 1
     for verdict in ("", "used", "cannot tell"):
         assert len(record_text(record(truth=GpuTruth(verdict=verdict, detail="x"))).splitlines()) == 1
 

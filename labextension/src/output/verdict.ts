@@ -24,7 +24,8 @@ export class VerdictView {
 
   update(record: IRunRecord): void {
     const truth = record.truth;
-    const unused = truth?.verdict === 'not used';
+    // The reason of a run that was stopped for it has the same sentences.
+    const unused = truth?.verdict === 'not used' && record.reason !== 'gpu-unused';
     const key = unused ? `${truth.detail}\n${truth.cause}\n${record.done}` : '';
     this.node.hidden = !unused;
     if (this._key === key) {
