@@ -24,7 +24,7 @@ from jupyter_amltrain.errors import CommandError, RunError, UnrecordedRun
 from jupyter_amltrain.jobs import flag_types
 from jupyter_amltrain.output.run_table import run_seconds
 from jupyter_amltrain.schema.child_run import MAX_CHILDREN
-from jupyter_amltrain.schema.run import PastAttempt, Run, RunHandle
+from jupyter_amltrain.schema.run import PastAttempt, Run, RunHandle, RunState
 from jupyter_amltrain.state_dir import working_folder
 from jupyter_amltrain.text import ago, bytes_text, close_matches, did_you_mean, pairs, seconds_text, tilde, value_text
 from jupyter_amltrain.tracking import team_ledger
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import argparse
 
     from jupyter_amltrain.run import TrackedRun
+    from jupyter_amltrain.run_list import RunList
 
 #: Maximum runs of a list whose metrics are read.
 MAX_METRIC_RUNS = 100
@@ -44,6 +45,8 @@ _QUIET_S = 2.0
 _RECORD_TIMEOUT_S = 120.0
 #: State of a record in MLflow -> word for it, where it differs.
 _RECORDING = {"pending": "recording"}
+#: Codes of errors that end a wait before its run does.
+_WAIT_ENDED = frozenset({"run.wait_timeout", "interrupted"})
 
 
 # ---- the commands
@@ -146,7 +149,7 @@ def _cancel(args: argparse.Namespace, context: Context) -> Result:
 
 
 def _wait_flags(parser: Parser) -> None:
-    run_flag(parser)
+    parser.flag("run", nargs="*", default=["last"], help=f"{RUN}; several for all of them; default last")
     parser.flag(
         "--timeout", metavar="TIME", type=flag_types.duration, help="stop waiting after this time: 30s, 15m",
         samples=("30m", "2h", "1d"),
@@ -156,14 +159,24 @@ def _wait_flags(parser: Parser) -> None:
 def _wait(args: argparse.Namespace, context: Context) -> Result:
     from jupyter_amltrain import api
 
-    run = api.attach(args.run)
+    # Resolve all before waiting for any; two names may be of one run.
+    runs = list({run.handle: run for run in map(api.attach, args.run)}.values())
     if context.magic:
-        return Result(value=wait(run, args.timeout, line=context.rewrite_line))
-    try:
-        run.wait(args.timeout)
-    except TimeoutError:
-        return Result(notice=f"{run.handle} is still running.", exit_code=1)
-    return Result(f"{run.handle} {run.state}")
+        waited = wait_all(runs, args.timeout, line=context.rewrite_line)
+        return Result(value=waited[0] if len(waited) == 1 else waited)
+    end = None if args.timeout is None else time.monotonic() + args.timeout
+    lines, failures = list[str](), list[RunError]()
+    for run in runs:
+        try:
+            run.wait(None if end is None else max(0.0, end - time.monotonic()))
+        except TimeoutError:
+            return Result("\n".join(lines), notice=f"{run.handle} is still running.", exit_code=1)
+        except RunError as error:
+            failures.append(error)
+        lines.append(f"{run.handle} {run.state}")
+    if failures and len(runs) == 1:
+        raise failures[0]
+    return Result("\n".join(lines), notice="\n".join(map(str, failures)), exit_code=int(bool(failures)))
 
 
 def _dashboard_flags(parser: Parser) -> None:
@@ -236,7 +249,12 @@ COMMANDS = (
         flags=_cancel_flags,
         examples=Examples(("%aml_runs cancel digits-k3f9x",)),
     ),
-    Command(verb="wait", summary="Wait until a run ends; a failed run is an error.", run=_wait, flags=_wait_flags),
+    Command(
+        verb="wait",
+        summary="Wait until a run ends, or all of several; a failed run is an error.",
+        run=_wait,
+        flags=_wait_flags,
+    ),
     Command(verb="last", summary="Show the newest run and return it.", run=_last, flags=_json_flag),
     Command(
         verb="best",
@@ -425,6 +443,40 @@ def wait(run: TrackedRun, timeout: float | None = None, line: Callable[[str], An
                 hint=continue_hint(run),
                 code="run.wait_timeout",
             ) from None
+
+
+def wait_all(
+    runs: Sequence[TrackedRun], timeout: float | None = None, line: Callable[[str], Any] | None = None
+) -> RunList:
+    """Wait for the end of all runs; parameters as of :func:`wait`.
+
+    Raises
+    ------
+    RunError
+        The wait was interrupted or timed out, or a run did not complete: after the end of all.
+    """
+    from jupyter_amltrain.run_list import RunList
+
+    end = None if timeout is None else time.monotonic() + timeout
+    failures: list[RunError] = []
+    for run in runs:
+        try:
+            wait(run, None if end is None else max(0.0, end - time.monotonic()), line)
+        except RunError as error:
+            if error.code in _WAIT_ENDED:
+                raise
+            failures.append(error)
+    if len(failures) > 1:
+        ended = [f"{run.handle} ({run.state})" for run in runs if run.state != RunState.COMPLETED.value]
+        more = f" and {len(ended) - MAX_NAMED} more" if len(ended) > MAX_NAMED else ""
+        raise RunError(
+            f"{len(ended)} of {len(runs)} runs did not complete: {', '.join(ended[:MAX_NAMED])}{more}.",
+            hint=f"See: %aml_runs show {ended[0].split()[0]}",
+            code="run.several",
+        ) from failures[0]
+    if failures:
+        raise failures[0]
+    return RunList(runs)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from jupyter_amltrain.errors import AmlTrainError, CommandError, RunCanceled, UnknownRun
+from jupyter_amltrain.errors import AmlTrainError, CommandError, RunCanceled, RunError, RunFailed, UnknownRun
 from jupyter_amltrain.kernel.session import controller
 
 from .conftest import Cell
@@ -63,6 +63,20 @@ def test_runs_delete_of_live_run_is_refused(ip: InteractiveShell, cell: Cell, fa
     cell("%aml_runs cancel last")
     assert f"{handle}: cancel requested." in capsys.readouterr().out
     assert isinstance(fails("%aml_runs wait"), RunCanceled)
+
+
+def test_runs_wait_of_several_waits_for_all(ip: InteractiveShell, cell: Cell, fails: Fails, ended: str) -> None:
+    for name, code in (("bad", "raise ValueError('no')"), ("slow", "import time\ntime.sleep(1)")):
+        cell(f"%%aml_submit --as {name} --name {name}\n{code}")
+    bad, slow = (ip.user_ns[name].handle for name in ("bad", "slow"))
+    assert [run.handle for run in cell(f"%aml_runs wait {slow} {ended}").result] == [slow, ended]
+    assert isinstance(fails(f"%aml_runs wait {bad} {ended}"), RunFailed)
+    cell("%%aml_submit --as worse --name worse\nraise SystemExit(3)")
+    worse = ip.user_ns["worse"].handle
+    error = fails(f"%aml_runs wait {bad} {worse} {ended}")
+    assert isinstance(error, RunError) and error.code == "run.several"
+    assert bad in str(error) and worse in str(error) and ended not in str(error)
+    assert isinstance(fails(f"%aml_runs wait {ended} nobody"), UnknownRun)
 
 
 def test_runs_logs_of_long_log_is_cut_in_middle(ip: InteractiveShell, cell: Cell, capsys: Any) -> None:
