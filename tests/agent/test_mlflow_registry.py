@@ -85,6 +85,13 @@ def test_registry_search_with_unknown_column_is_refused(host: Host, query: dict[
     assert (code, answer["error_code"]) == (400, "INVALID_PARAMETER_VALUE")
 
 
+def test_order_of_models_by_creation_is_refused_as_by_the_database_store(host: Host) -> None:
+    register(host, "a")
+    query = urlencode({"order_by": "creation_timestamp"})
+    code, answer = host.call("GET", f"registered-models/search?{query}")
+    assert (code, answer["error_code"]) == (400, "INVALID_PARAMETER_VALUE")
+
+
 def test_change_of_version_is_its_latest_update(host: Host) -> None:
     register(host, "a", "b")
 

@@ -14,14 +14,15 @@ _TIMES = ("creation_timestamp", "last_updated_timestamp")
 
 #: Columns of filters and of orders, as MLflow's store has them.
 _MODELS = search.SearchColumns(_KINDS, ("name",))
-_MODEL_ORDER = search.SearchColumns(_ORDER_KINDS, ("name", "timestamp", *_TIMES))
+_MODEL_ORDER = search.SearchColumns(_ORDER_KINDS, ("name", "timestamp", "last_updated_timestamp"))
 _VERSIONS = search.SearchColumns(_KINDS, ("name", "version_number", "run_id", "source_path"))
 _VERSION_ORDER = search.SearchColumns(_ORDER_KINDS, ("name", "version_number", *_TIMES))
 
 #: Fields of MLflow's messages, where a column has another name.
 _FIELDS = {"version_number": "version", "source_path": "source"}
-#: MLflow's store sorts registered models by this time, whichever a request names.
-_MODEL_FIELDS = {"timestamp": "last_updated_timestamp", "creation_timestamp": "last_updated_timestamp"}
+#: In an order of registered models ``timestamp`` is MLflow's recommended name of the time of the last change; its
+#: database store knows no order by the time of creation (``SearchUtils.VALID_TIMESTAMP_ORDER_BY_KEYS``).
+_MODEL_FIELDS = {"timestamp": "last_updated_timestamp"}
 
 
 def matching_models(views: List[Body], body: Body) -> List[Body]:
