@@ -21,6 +21,7 @@ AFTER = {
     "tqdm.notebook": "amltrain_tqdm",
     "pandas": "amltrain_pandas",
     "multiprocessing.spawn": "amltrain_spawn",
+    "mlflow.utils.model_utils": "amltrain_code_paths",
     **dict.fromkeys(_TRACKERS, "amltrain_trackers"),
 }
 #: Modules beside this file that a script can import: the backend of Matplotlib, the files of values, what they share,

@@ -1,5 +1,5 @@
 """Puts the hooks into a job's Python: PyTorch's memory, Matplotlib's figures, tqdm's bars,
-pandas' tables, files of values, and MLflow's stores."""
+pandas' tables, files of values, MLflow's stores, and the code of its models."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ _FILES = {
     import_hook.AFTER["pandas"] + ".py": "supervise/pandas_hook.py",
     import_hook.AFTER["tensorboard"] + ".py": "trackers/tracker_hook.py",
     import_hook.AFTER["multiprocessing.spawn"] + ".py": "supervise/spawn_hook.py",
+    import_hook.AFTER["mlflow.utils.model_utils"] + ".py": "supervise/code_paths_hook.py",
 }
 
 
