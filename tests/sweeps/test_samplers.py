@@ -13,7 +13,7 @@ import pytest
 from jupyter_amltrain.jobs.sweep import new_seed
 from jupyter_amltrain.schema.search_space import grid_point, grid_size, parse_expression, positions, value_key
 from jupyter_amltrain.schema.sweep import SAMPLERS, Objective, Sampler, Sweep, SweepLimits
-from jupyter_amltrain.sweeps.samplers import Proposer, importances, study_of
+from jupyter_amltrain.sweeps.samplers import MIN_IMPORTANCE_TRIALS, Proposer, importances, study_of
 
 
 def sweep_of(sampler: Sampler, /, seed: int = 7, concurrent: int = 1, **space: str) -> Sweep:
@@ -204,17 +204,17 @@ def test_importances_rank_the_parameter_that_matters_first() -> None:
 
 def test_importances_of_few_or_equal_trials_are_empty() -> None:
     sweep = sweep_of("random", **MIXED)
-    trials = trials_of(sweep, 10)
-    assert importances(sweep, trials[:3]) == {} and importances(sweep, []) == {}
+    trials = trials_of(sweep, MIN_IMPORTANCE_TRIALS)
+    assert importances(sweep, trials[1:]) == {} and importances(sweep, []) == {}
     assert importances(sweep, [(values, 1.0) for values, _ in trials]) == {}
     assert importances(sweep, [(values, math.nan) for values, _ in trials]) == {}
-    assert importances(sweep, trials[:4]) != {}
+    assert importances(sweep, trials) != {}
 
 
 def test_importances_of_a_thousand_trials_take_less_than_a_second() -> None:
     sweep = sweep_of("random", **MIXED)
     trials = trials_of(sweep, 1000)
-    importances(sweep, trials[:5])  # imports Optuna
+    importances(sweep, trials[:MIN_IMPORTANCE_TRIALS])  # imports Optuna
     start = time.process_time()
     importances(sweep, trials)
     assert time.process_time() - start < 3  # 0.6 s; the test's machine is shared
