@@ -47,8 +47,9 @@ def shown_values(board: SweepBoard, name: str) -> Sequence[Any]:
 
 
 def counts_text(board: SweepBoard) -> str:
-    """Return ``12 of 40 trials, 4 running, 3 stopped early, 1 failed``."""
-    total = len(board.number) + board.hidden
+    """Return ``12 of 40 trials, 4 running, 3 stopped early, 1 failed``: of a number the trials that have ended."""
+    live = 0 if board.max_trials is None else sum(map(is_live, trial_states(board)))
+    total = len(board.number) + board.hidden - live
     of = "" if board.max_trials is None else f" of {board.max_trials}"
     plural = "" if (board.max_trials or total) == 1 else "s"
     counts = Counter(trial_states(board))

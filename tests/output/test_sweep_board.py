@@ -48,7 +48,7 @@ def small(**changes: Any) -> SweepBoard:
 
 
 def test_summary_counts_states_and_names_best() -> None:
-    assert counts_text(small()) == "4 of 40 trials, 1 running, 1 stopped early, 1 failed"
+    assert counts_text(small()) == "3 of 40 trials, 1 running, 1 stopped early, 1 failed"
     assert counts_text(small(hidden=6, max_trials=None)).startswith("10 trials")
     assert best_text(small()) == "best loss 0.5 (trial 1: lr 0.1, layers 1)"
     assert best_text(small(best=None)) == ""
