@@ -39,7 +39,7 @@ def test_run_of_magic_appears_and_ends(notebook: NotebookPage, panel: PanelPage,
     panel.wait_run(handle, "completed")
     panel.select(handle)
     expect(panel.node.locator(".jp-AmlRuns-facts")).to_contain_text("lr=0.5")
-    expect(panel.status_item).to_contain_text("No runs", timeout=MS)
+    expect(panel.status_item).to_contain_text("No live runs", timeout=MS)
     panel.page.screenshot(path=shots / "panel.png")
 
 

@@ -91,7 +91,7 @@ def submit(notebook: NotebookPage, panel: PanelPage) -> Iterator[Submit]:
     notebook.cell(
         "import jupyter_amltrain as _a\nfor _run in _a.runs():\n    _run.status.state.terminal or _run.cancel()"
     )
-    expect(panel.status_item).to_contain_text("No runs", timeout=MS)
+    expect(panel.status_item).to_contain_text("No live runs", timeout=MS)
     panel.quiet()
 
 

@@ -192,7 +192,7 @@ def here(notebook: NotebookPage, panel: PanelPage) -> Iterator[str]:
     notebook.cell(
         "import jupyter_amltrain as _a\nfor _run in _a.runs():\n    _run.status.state.terminal or _run.cancel()"
     )
-    expect(panel.status_item).to_contain_text("No runs", timeout=MS)
+    expect(panel.status_item).to_contain_text("No live runs", timeout=MS)
     panel.quiet()
 
 

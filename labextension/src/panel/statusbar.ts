@@ -71,7 +71,7 @@ class StatusItem extends Widget {
       const parts = [
         running ? trans.__('%1 running', running) : '',
         waiting ? trans.__('%1 queued', waiting) : '',
-        live.length ? '' : trans.__('No runs'),
+        live.length ? '' : trans.__('No live runs'),
         billed.join(' + '),
         this._util === null ? '' : trans.__('%1% GPU', Math.round(this._util))
       ].filter(Boolean);
