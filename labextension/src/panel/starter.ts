@@ -40,10 +40,10 @@ function cells(trans: TranslationBundle): (readonly [type: 'code' | 'markdown', 
       )
     ],
     ['code', TRAIN],
-    ['markdown', trans.__('All runs of this machine, with their last metrics. The side panel lists them too.')],
-    ['code', '%aml_runs'],
     ['markdown', trans.__('Its result is a variable of this notebook:')],
-    ['code', 'loss']
+    ['code', 'loss'],
+    ['markdown', trans.__('All runs of this machine, with their last metrics. The side panel lists them too.')],
+    ['code', '%aml_runs']
   ];
 }
 
