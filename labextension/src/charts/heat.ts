@@ -256,9 +256,10 @@ export class HeatMap implements IReadable {
     const high = rowHeight(data.rows.length, this._size);
     let free = -Infinity;
     const label = (text: string, y: number) => {
-      if (y - free >= 10) {
-        context.fillText(text, left - 5, Math.max(top + 4, Math.min(height - bottom - 4, y)), left - 6);
-        free = y;
+      const at = Math.max(top + 4, Math.min(height - bottom - 4, y));
+      if (at - free >= 10) {
+        context.fillText(text, left - 5, at, left - 6);
+        free = at;
       }
     };
     for (const { node, first, rows } of nodes) {
