@@ -13,7 +13,7 @@ from jupyter_amltrain.agent.telemetry.gpu_columns import ACTIVITY, BY_NAME, GPU_
 from jupyter_amltrain.agent.telemetry.gpu_names import gpu_name
 from jupyter_amltrain.agent.telemetry.torch_memory import TORCH
 from jupyter_amltrain.kernel.min_max_history import known_mean
-from jupyter_amltrain.kernel.run_charts import MAX_LINES
+from jupyter_amltrain.kernel.run_charts import HEAT_GPUS, MAX_LINES
 from jupyter_amltrain.kernel.samples import whole_percents
 from jupyter_amltrain.kernel.telemetry import MIB, NodeTelemetry, RunTelemetry, grid, known, on_grid
 from jupyter_amltrain.schema.record import (
@@ -106,6 +106,8 @@ def gpu_record(
     begins = grid(nodes, POINTS)
     tables = _tables(nodes, tuple(_SERIES) if len(gpus) <= MAX_LINES else _BAND_FIELDS, begins)
     times = tuple(round(float(t), 2) for t in begins)
+    if len(gpus) >= HEAT_GPUS:
+        common["heat"] = _heat(nodes, [(f.node, f.index) for f in facts])
     if len(gpus) <= MAX_LINES:
         return GpuTelemetry(t=times, gpus=tuple(_with_series(f, k, tables) for k, f in enumerate(facts)), **common)
     return GpuTelemetry(
@@ -114,7 +116,6 @@ def gpu_record(
         util=_band(tables["util"], high=tables["peak"]),
         memory=_band(tables["memory"], MIB),
         power=_band(tables["power"]),
-        heat=_heat(nodes, [(f.node, f.index) for f in facts]),
         **common,
     )
 

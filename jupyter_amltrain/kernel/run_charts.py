@@ -39,6 +39,9 @@ from jupyter_amltrain.schema.run import RunState
 #: Maximum GPUs or machines that are drawn as separate lines.
 MAX_LINES = 8
 
+#: GPUs from which on a heat map shows each of them: so many lines cross.
+HEAT_GPUS = 6
+
 #: Maximum dashed lines for sizes or limits in one chart, if GPUs differ.
 MAX_LEVELS = 4
 

@@ -412,7 +412,7 @@ class Dashboard:
             specs=[spec for chart in self.charts for spec in chart.specs],
             charts=[_described(chart.chart) for chart in self.charts],
             layout=layout.wire(RING, MAX_BUCKETS),
-            heat=layout.many,
+            heat=layout.has_heat_map,
             done=done,
         )
         return self.feed

@@ -19,6 +19,7 @@ import ipywidgets
 import traitlets
 from ipywidgets.widgets.widget import widget_serialization
 
+from jupyter_amltrain.kernel.run_charts import MAX_LINES
 from jupyter_amltrain.kernel.samples import Columns, encode
 from jupyter_amltrain.kernel.telemetry import RING_TICKS, NodeTelemetry
 
@@ -99,7 +100,7 @@ class StreamFeed(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets has no 
         new = [columns.since(self.sent[columns.node.node]) for columns in self.columns if not columns.stale]
         parts = [part for part in new if len(part.t)]
         if parts:
-            halves = self.heat and len(self.columns) > 1
+            halves = len(self.columns) > 1 and len(self.layout.get("gpus") or ()) > MAX_LINES
             content = {"n": len(parts), "halves": True} if halves else {"n": len(parts)}
             self._send_ticks(content, [encode(parts, halves=halves)])
         self.sent = {c.node.node: c.node.ticks for c in self.columns}

@@ -10,7 +10,7 @@ import msgspec
 from jupyter_amltrain.agent.telemetry import gpu_columns
 from jupyter_amltrain.agent.telemetry.gpu_columns import ACTIVITY, GPU_COLUMNS, GpuColumn
 from jupyter_amltrain.agent.telemetry.gpu_names import gpu_name
-from jupyter_amltrain.kernel.run_charts import MAX_LINES, beside_of, top_of
+from jupyter_amltrain.kernel.run_charts import HEAT_GPUS, MAX_LINES, beside_of, top_of
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.kernel.telemetry import MIB, NodeTelemetry, known
 
@@ -137,6 +137,11 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     def many(self) -> bool:
         """Whether there are too many GPUs for one line each."""
         return len(self.gpus) > MAX_LINES
+
+    @property
+    def has_heat_map(self) -> bool:
+        """Whether a heat map shows each GPU."""
+        return len(self.gpus) >= HEAT_GPUS
 
     def wire(self, capacity: int, buckets: int) -> dict[str, Any]:
         """Return the layout in the form that the page's feed needs."""

@@ -170,6 +170,8 @@ class GpuTelemetry(msgspec.Struct, frozen=True, kw_only=True):
         GPUs, with their series for up to 8 GPUs; without series if there are more.
     util, memory, power
         Bands over all GPUs (percent, bytes, watts); only with more than 8 GPUs.
+    heat
+        Utilization of each GPU over time; from 6 GPUs on, whose lines cross.
     nodes
         Host name of each node, by node number.
     source
