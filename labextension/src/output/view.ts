@@ -330,6 +330,8 @@ export class RunView {
     while (this._phases.children.length > found.length) {
       this._phases.lastElementChild?.remove();
     }
+    // The header has the duration of a run: the text of a single long phase would repeat it.
+    const severalLabels = found.filter(({ seconds }) => seconds / total > MIN_LABELED_SHARE).length > 1;
     found.forEach((span, i) => {
       let part = this._phases.children[i] as HTMLElement | undefined;
       if (!part) {
@@ -344,7 +346,8 @@ export class RunView {
       part.title = label;
       part.classList.toggle('jp-mod-open', span.open);
       part.style.flexGrow = String(span.seconds / total);
-      write(part.lastElementChild as HTMLElement, span.seconds / total > MIN_LABELED_SHARE ? label : '');
+      const isLabeled = severalLabels && span.seconds / total > MIN_LABELED_SHARE;
+      write(part.lastElementChild as HTMLElement, isLabeled ? label : '');
     });
   }
 
