@@ -107,6 +107,11 @@ def new_run_id(name: str) -> str:
     return f"{slug(name)}-{''.join(secrets.choice(_ALPHABET) for _ in range(_SUFFIX_LENGTH))}"
 
 
+def printable(name: str) -> str:
+    """Return a file name as it can be shown: bytes that are not UTF-8 and control characters become ``?``."""
+    return "".join(char if char.isprintable() else "?" for char in name)
+
+
 def without_ansi(text: str) -> str:
     """Return text without the escape sequences that color it or move the cursor."""
     return _ANSI.sub("", text)

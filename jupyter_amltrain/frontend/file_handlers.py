@@ -7,6 +7,8 @@ import base64
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from jupyter_amltrain.commands.model import registered_text
 from jupyter_amltrain.commands.run_compare import MAX_RUNS, code_diffs, code_of
 from jupyter_amltrain.errors import AmlTrainError
@@ -14,6 +16,7 @@ from jupyter_amltrain.frontend.protocol import Reply, Request, op
 from jupyter_amltrain.kernel.result_files import read_result, result_models
 from jupyter_amltrain.schema.run import Run
 from jupyter_amltrain.schema.run_file import RunFile
+from jupyter_amltrain.text import printable
 
 if TYPE_CHECKING:
     from jupyter_amltrain.kernel.controller import Controller
@@ -108,7 +111,7 @@ class FileHandlers:
         backend = self._controller.backend(run.target)
         files = await self._controller.result_files(run.handle)
         return FilesReply(
-            files=tuple(files[:MAX_FILES]),
+            files=tuple(msgspec.structs.replace(file, path=printable(file.path)) for file in files[:MAX_FILES]),
             hidden=max(0, len(files) - MAX_FILES),
             folder=run.folder,
             models=tuple(await result_models(backend, run, files)),

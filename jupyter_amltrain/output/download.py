@@ -15,6 +15,7 @@ from jupyter_amltrain.kernel.session import controller
 from jupyter_amltrain.output.progress_line import INTERVAL_S, ProgressLine
 from jupyter_amltrain.schema.run import RunHandle
 from jupyter_amltrain.schema.run_file import RunFile
+from jupyter_amltrain.text import printable
 
 #: Files that an error names at most.
 _MAX_NAMED = 5
@@ -130,7 +131,7 @@ class Download:
             self._transfer.advance(0, 1)
 
     def _incomplete(self) -> AmlTrainError:
-        named = [f"{path} ({reason})" for path, reason in list(self._missing.items())[:_MAX_NAMED]]
+        named = [f"{printable(path)} ({reason})" for path, reason in list(self._missing.items())[:_MAX_NAMED]]
         if len(self._missing) > _MAX_NAMED:
             named.append(f"{len(self._missing) - _MAX_NAMED:,} more")
         return CommandError(

@@ -22,7 +22,7 @@ from jupyter_amltrain.output.download import Download
 from jupyter_amltrain.output.progress_line import ProgressLine
 from jupyter_amltrain.schema.run import RunHandle
 from jupyter_amltrain.schema.run_file import RunFile
-from jupyter_amltrain.text import ago, bytes_text, close_matches, did_you_mean, table
+from jupyter_amltrain.text import ago, bytes_text, close_matches, did_you_mean, printable, table
 
 if TYPE_CHECKING:
     import pandas
@@ -162,7 +162,7 @@ class ResultFile:
             yield block
             offset += len(block)
             transfer.advance(len(block))
-            line.show(transfer.text and f"{self.path}: {transfer.text}")
+            line.show(transfer.text and f"{printable(self.path)}: {transfer.text}")
 
     def __repr__(self) -> str:
         return f"<ResultFile {self.path} of {self._handle}, {bytes_text(self.size)}>"
@@ -299,14 +299,14 @@ class _Row(NamedTuple):
 
 def _rows(files: Sequence[ResultFile]) -> list[_Row]:
     """Return a row for each of the first files, one for each folder with the others, and the sum of all."""
-    rows = [_Row(file.path, file.size, file.modified) for file in files[:_MAX_SHOWN]]
+    rows = [_Row(printable(file.path), file.size, file.modified) for file in files[:_MAX_SHOWN]]
     if len(files) <= _MAX_SHOWN:
         return rows
     folders: dict[str, list[ResultFile]] = {}
     for file in files[_MAX_SHOWN:]:
         folders.setdefault(posixpath.dirname(file.path), []).append(file)
     largest = sorted(folders, key=lambda name: -len(folders[name]))[:_MAX_FOLDERS]
-    rows += [_sum(f"{name}/: {len(folders[name]):,} more files", folders[name]) for name in largest]
+    rows += [_sum(f"{printable(name)}/: {len(folders[name]):,} more files", folders[name]) for name in largest]
     if rest := [file for name, inside in folders.items() if name not in largest for file in inside]:
         rows.append(_sum(f"{len(folders) - len(largest):,} other folders: {len(rest):,} more files", rest))
     return [*rows, _sum(f"all {len(files):,} files", files)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,13 @@ def test_damaged_run_gives_out_the_files_that_are_there(run: Any) -> None:
 
     files, content = own.loop.call(found(), 60)
     assert "outputs/notes/ü.txt" in [file.path for file in files] and content == b"hello"
+
+
+def test_names_that_are_not_utf8_are_shown() -> None:
+    name = os.fsdecode(b"outputs/caf\xe9 \xff\n.bin")
+    files = FileList([ResultFile(RunHandle("local/x"), RunFile(path=name, size=2, modified=1.0))])
+    for shown in (files_text(files), files._repr_html_()):
+        assert "outputs/caf? ??.bin" in shown.encode().decode()
 
 
 def test_long_list_sums_up_folders() -> None:
