@@ -17,6 +17,9 @@ from jupyter_amltrain.secret_variables import value_of
 if TYPE_CHECKING:
     import asyncssh
 
+#: Machines of ``~/.ssh/config`` that a form offers.
+_MAX_HOSTS = 100
+
 
 class HostKeyCheck:
     """Accepts the key of a machine that ``known_hosts`` does not have, if its fingerprint is the accepted one.
@@ -98,6 +101,17 @@ def options_of(target: SshTarget, environ: Mapping[str, str] = os.environ) -> tu
     if config.exists():
         options["config"] = [str(config)]
     return options, HostKeyCheck(target)
+
+
+def config_hosts() -> tuple[str, ...]:
+    """Return the names of machines in ``~/.ssh/config``, without patterns. Blocks on the disk."""
+    try:
+        lines = Path("~/.ssh/config").expanduser().read_text(errors="replace").splitlines()
+    except OSError:
+        return ()
+    words = (line.replace("=", " ", 1).split() for line in lines)
+    names = [name for keyword, *names in filter(None, words) if keyword.lower() == "host" for name in names]
+    return tuple(dict.fromkeys(name for name in names if not set(name) & set('*?!"')))[:_MAX_HOSTS]
 
 
 def _variable(target: SshTarget, field: str, environ: Mapping[str, str]) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from jupyter_amltrain.backends.ssh_login import config_hosts
 from jupyter_amltrain.backends.target_kinds import forms
 from jupyter_amltrain.commands.compute import line_of
 from jupyter_amltrain.commands.forms import compose as compose_submit_line
@@ -17,13 +18,17 @@ from jupyter_amltrain.commands.submit import Defaults
 from jupyter_amltrain.errors import AmlTrainError, CommandError, UnknownTarget
 from jupyter_amltrain.frontend.protocol import Reply, Request, op
 from jupyter_amltrain.plugins import parts
-from jupyter_amltrain.schema.fields import Field, TargetKind
+from jupyter_amltrain.schema.fields import Field, TargetKind, kind_of_type
+from jupyter_amltrain.schema.ssh_target import SshTarget
 
 if TYPE_CHECKING:
     from jupyter_amltrain.kernel.controller import Controller
 
 #: Maximum wait of a reply for a disconnect, which may have to start the service process (seconds).
 DISCONNECT_TIMEOUT_S = 2.0
+
+#: Kind of a machine over SSH.
+_SSH = kind_of_type(SshTarget).kind
 
 
 class ActOnTarget(Request, frozen=True, kw_only=True):
@@ -217,6 +222,7 @@ class FormHandlers:
         workspaces = self._controller.workspaces
         connect = next((fields() for fields in parts("connect_form")), ())
         kinds = sorted_kinds(forms(), [row.name for row in await workspaces.rows(())])
+        kinds = with_ssh_hosts(kinds, await self._controller.loop.offload(config_hosts))
         return KindsReply(kinds=kinds, submit=submit_fields(self._defaults()), connect=connect)
 
     @op("compose")
@@ -252,3 +258,15 @@ def sorted_kinds(kinds: Sequence[TargetKind], workspaces: Sequence[str]) -> tupl
         fields = [replace(field, **change) if field.name == "workspace" else field for field in kind.fields]
         adapted.append(replace(kind, fields=tuple(fields)))
     return tuple(sorted(adapted, key=lambda kind: not any(field.name == "workspace" for field in kind.fields)))
+
+
+def with_ssh_hosts(kinds: Sequence[TargetKind], hosts: Sequence[str]) -> tuple[TargetKind, ...]:
+    """Return the kinds of targets; the form of a machine over SSH wants a host, and offers the known ones."""
+    adapted = []
+    for kind in kinds:
+        fields = kind.fields
+        if kind.kind == _SSH:
+            change = {"choices": tuple(hosts), "required": True}
+            fields = tuple(replace(field, **change) if field.name == "host" else field for field in fields)
+        adapted.append(replace(kind, fields=fields))
+    return tuple(adapted)

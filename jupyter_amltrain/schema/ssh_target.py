@@ -42,20 +42,22 @@ class SshTarget(ComputeTarget, frozen=True, kw_only=True, tag="ssh"):
         ),
     ] = ""
     user: Annotated[str, form_field("User name; empty: that of ~/.ssh/config, else yours", metavar="USER")] = ""
-    port: Annotated[int, form_field("Port; 0: that of ~/.ssh/config, else 22", metavar="PORT", ge=0, le=65535)] = 0
+    port: Annotated[
+        int, form_field("Port; 0: that of ~/.ssh/config, else 22", metavar="PORT", ge=0, le=65535, advanced=True)
+    ] = 0
     identity_file: Annotated[
-        str, form_field("Private key; empty: those of the SSH agent and of ~/.ssh", metavar="FILE")
+        str, form_field("Private key; empty: those of the SSH agent and of ~/.ssh", metavar="FILE", advanced=True)
     ] = ""
     passphrase_from: Annotated[
-        str, form_field("Environment variable of this kernel with the key's passphrase", metavar="VAR")
+        str, form_field("Environment variable of this kernel with the key's passphrase", metavar="VAR", advanced=True)
     ] = ""
     password_from: Annotated[
-        str, form_field("Environment variable of this kernel with the password", metavar="VAR")
+        str, form_field("Environment variable of this kernel with the password", metavar="VAR", advanced=True)
     ] = ""
     jump: Annotated[str, form_field("Machine in between: [USER@]HOST[:PORT]", metavar="HOST", advanced=True)] = ""
-    python: Annotated[str, form_field("Interpreter of the jobs there; empty: python3 of the login", metavar="PATH")] = (
-        ""
-    )
+    python: Annotated[
+        str, form_field("Interpreter of the jobs there; empty: python3 of the login", metavar="PATH", advanced=True)
+    ] = ""
     workdir: Annotated[
         str, form_field("Folder for runs there; empty: ~/.local/state/amltrain", metavar="DIR", advanced=True)
     ] = ""
@@ -65,6 +67,7 @@ class SshTarget(ComputeTarget, frozen=True, kw_only=True, tag="ssh"):
             "Fingerprint of the machine's key (SHA256:...), if ~/.ssh/known_hosts does not have the key",
             metavar="SHA256:...",
             joined=True,
+            advanced=True,
         ),
     ] = ""
 
@@ -84,6 +87,7 @@ class SshTarget(ComputeTarget, frozen=True, kw_only=True, tag="ssh"):
         form_field(
             "Resource id of an Azure virtual machine, whose address Azure tells, and which can be started and stopped",
             metavar="/subscriptions/...",
+            advanced=True,
         ),
     ] = ""
     azure_workspace: Annotated[

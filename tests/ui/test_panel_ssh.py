@@ -55,7 +55,9 @@ def test_machine_is_attached_by_form_and_runs_cell(page: Page, lab: LabServer, s
         panel.command("target-new")
         form = panel.new_target
         form.locator("#jp-AmlNew-kind").select_option(label="Machine over SSH")
-        panel.fill(form, name="gpubox", host="127.0.0.1", port=str(server.port), identity_file=str(server.key))
+        panel.fill(form, name="gpubox", host="127.0.0.1")
+        form.get_by_role("button", name="More options").click()
+        panel.fill(form, port=str(server.port), identity_file=str(server.key))
         panel.fill(form, python=sys.executable)
         page.screenshot(path=shots / "ssh-form.png")
         form.get_by_role("button", name=re.compile("Attach|Create")).click()

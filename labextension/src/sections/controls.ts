@@ -61,7 +61,7 @@ function line(field: IField, changed: () => void): IControl {
   input.placeholder = typed(field.default);
   input.addEventListener('input', changed);
   return {
-    node: input,
+    node: field.choices?.length ? offered(input, field.choices) : input,
     input,
     get: () => input.value,
     set: raw => {
@@ -73,6 +73,23 @@ function line(field: IField, changed: () => void): IControl {
     wrong: is => mark(input, is)
   };
 }
+
+/** A line with texts to choose from, beside any other text. */
+function offered(input: HTMLInputElement, choices: readonly string[]): HTMLElement {
+  const list = element('datalist');
+  list.id = `jp-AmlForm-offers-${++offers}`;
+  list.append(
+    ...choices.map(choice => {
+      const option = element('option');
+      option.value = choice;
+      return option;
+    })
+  );
+  input.setAttribute('list', list.id);
+  return element('div', 'jp-AmlForm-offered', '', input, list);
+}
+
+let offers = 0;
 
 function tick(field: IField, changed: () => void): IControl {
   const input = element('input', 'jp-mod-styled');
