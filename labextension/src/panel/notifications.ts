@@ -8,6 +8,10 @@ import { CommandIDs, IPanelContext, ITransition } from './tokens';
 /** Durations in milliseconds. */
 const AUTO_CLOSE_MS = 5000;
 const SAME_TARGET_INTERVAL_MS = 60000;
+/** Time in which runs that complete have one notification. */
+const TOGETHER_MS = 1000;
+/** Names in one notification at most. */
+const MAX_NAMES = 5;
 
 export function notifyTransitions(context: IPanelContext): void {
   const { app, model, trans, settings } = context;
@@ -27,13 +31,37 @@ export function notifyTransitions(context: IPanelContext): void {
     ...action(trans.__('Dashboard'), CommandIDs.runOpen, row.handle)
   ];
 
-  const ended = (row: IRunRow) => {
+  const timeOf = (row: IRunRow): string => {
     const seconds = secondsOf(row, Date.now() / 1000);
-    const took = seconds === null ? '' : elapsed(seconds);
+    return seconds === null ? '' : elapsed(seconds);
+  };
+
+  /** Runs that have just completed; trials of one cell often end together. */
+  let completed: IRunRow[] = [];
+  const showCompleted = () => {
+    const rows = completed;
+    completed = [];
+    if (rows.length > 1) {
+      const names = [...new Set(rows.map(({ name }) => name))];
+      const named = names.slice(0, MAX_NAMES).join(', ') + (names.length > MAX_NAMES ? ', …' : '');
+      Notification.success(trans.__('%1 runs completed: %2', rows.length, named), { autoClose: AUTO_CLOSE_MS });
+      return;
+    }
+    for (const row of rows) {
+      const took = timeOf(row);
+      const text = took ? trans.__('%1 completed after %2', row.name, took) : trans.__('%1 completed', row.name);
+      keep(row, Notification.success(text, { autoClose: AUTO_CLOSE_MS, actions: actions(row) }));
+    }
+  };
+
+  const ended = (row: IRunRow) => {
+    const took = timeOf(row);
     const { name } = row;
     switch (row.state) {
       case 'completed':
-        keep(row, Notification.success(took ? trans.__('%1 completed after %2', name, took) : trans.__('%1 completed', name), { autoClose: AUTO_CLOSE_MS, actions: actions(row) }));
+        if (completed.push(row) === 1) {
+          setTimeout(showCompleted, TOGETHER_MS);
+        }
         break;
       case 'canceled':
         Notification.info(took ? trans.__('%1 was canceled after %2', name, took) : trans.__('%1 was canceled', name), { autoClose: AUTO_CLOSE_MS });
