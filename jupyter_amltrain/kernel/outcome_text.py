@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import time
 from collections.abc import Mapping
 
 import msgspec
@@ -80,6 +81,13 @@ def failure_reason(run: Run, log: str, missed: str = "") -> str | None:
     if cause.get("action"):
         what = f"{what.rstrip('.')}. {cause['action']}"
     return _sentence(what) if what else "The reason is not known."
+
+
+def canceled_text(status: RunStatus) -> str:
+    """Return how far a canceled run was, and when it ended, in local time."""
+    ends = [phase.end for phase in status.phases if phase.end is not None]
+    at = f", on {time.strftime('%Y-%m-%d at %H:%M:%S', time.localtime(max(ends)))}" if ends else ""
+    return _sentence(f"{status.detail.rstrip('.') or 'canceled'}{at}")
 
 
 def _location(run: Run, log: str) -> str:

@@ -12,6 +12,7 @@ import msgspec
 from jupyter_amltrain.kernel.gpu_record import MANY_GPUS, age_of, gpu_record
 from jupyter_amltrain.kernel.gpu_tables import gpu_tables
 from jupyter_amltrain.kernel.log_errors import cell_line
+from jupyter_amltrain.kernel.outcome_text import canceled_text
 from jupyter_amltrain.kernel.run_charts import charts_of
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.kernel.streams import Metric
@@ -85,7 +86,7 @@ def record_of(entry: Entry) -> RunRecord:
         target=run.target,
         experiment=run.experiment,
         state=status.state.value,
-        detail=status.detail[:_SENTENCE_CHARS],
+        detail=(canceled_text(status) if status.state is RunState.CANCELED else status.detail)[:_SENTENCE_CHARS],
         reason=status.reason,
         exit_code=status.exit_code,
         done=status.state.terminal,

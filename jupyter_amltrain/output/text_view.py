@@ -12,7 +12,7 @@ from jupyter_amltrain.kernel.throughput import throughput_text
 from jupyter_amltrain.output.sweep_table import sweep_lines
 from jupyter_amltrain.schema.child_run import most_relevant
 from jupyter_amltrain.schema.record import RunRecord
-from jupyter_amltrain.schema.run import DAMAGED
+from jupyter_amltrain.schema.run import DAMAGED, RunState
 from jupyter_amltrain.text import bytes_text, pairs, seconds_text, silence
 
 #: Maximum log lines in the text of an output.
@@ -49,7 +49,7 @@ def record_text(record: RunRecord, log_lines: int = LOG_LINES, child_rows: int =
     lines += [f"{link.title}: {_one_line(link.url or link.hint)}" for link in record.links]
     if record.error:
         lines.append(record.error)
-    elif record.detail and not record.done:
+    elif record.detail and (not record.done or record.state == RunState.CANCELED):
         lines.append(record.detail)
     # The reason of a run that was stopped for it has the same sentences.
     if record.truth is not None and record.truth.verdict == "not used" and record.reason != GPU_UNUSED:

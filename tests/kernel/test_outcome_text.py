@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import time
 
 from jupyter_amltrain.errors import RunFailed
-from jupyter_amltrain.kernel.outcome_text import as_error, failure_reason
+from jupyter_amltrain.kernel.outcome_text import as_error, canceled_text, failure_reason
 from jupyter_amltrain.schema.job import JobSpec
-from jupyter_amltrain.schema.run import Run, RunState, RunStatus, make_handle
+from jupyter_amltrain.schema.run import Phase, Run, RunState, RunStatus, make_handle
 
 
 def test_unused_gpu_stop_error_names_cause() -> None:
@@ -107,3 +108,11 @@ def test_cuda_oom_in_service_log_is_recognized() -> None:
     text = failed(log)
     assert re.search(r"in line 7\b.*1\.0 GiB", text) and "12.0 MiB of 8.0 GiB was free" in text
     assert "pid 7 held 2.0 GiB" in text and "torch.OutOfMemoryError" not in text
+
+
+def test_canceled_run_says_when() -> None:
+    end = time.mktime((2026, 11, 29, 16, 3, 12, 0, 0, -1))
+    phases = (Phase(name="queued", start=end - 9, end=end - 5), Phase(name="running", start=end - 5, end=end))
+    status = RunStatus(state=RunState.CANCELED, detail="canceled while running", phases=phases)
+    assert re.fullmatch(r"Canceled while running\b.*2026-11-29\b.*16:03:12\.", canceled_text(status))
+    assert canceled_text(RunStatus(state=RunState.CANCELED)) == "Canceled."

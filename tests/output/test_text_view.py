@@ -95,6 +95,7 @@ def test_record_text_shows_all_parts() -> None:
 def test_record_text_shows_detail_only_before_end() -> None:
     assert "3 before it" in record_text(record(state="queued", detail="3 before it"))
     assert "3 before it" not in record_text(record(state="completed", done=True, detail="3 before it"))
+    assert "while running" in record_text(record(state="canceled", done=True, detail="Canceled while running."))
 
 
 def test_record_text_without_details_is_one_line() -> None:

@@ -188,7 +188,7 @@ export class RunView {
     write(this._takenItems, record.taken.items.join('\n'));
     write(this._notes, record.notes.join('\n'));
     drawLinks(this._doors, record.doors, this._trans);
-    write(this._error, record.error ?? '');
+    write(this._error, record.error || (record.state === 'canceled' ? record.detail : ''));
     drawExcerpt(this._excerpt, record.excerpt, this._trans);
     // The user requested this end.
     this._error.classList.toggle('jp-mod-wished', record.state === 'canceled');
