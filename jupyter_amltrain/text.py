@@ -19,7 +19,7 @@ NULL, _MAX_VALUE_CHARS = "null", 24
 #: Placeholder for a value that a device does not report.
 UNKNOWN = "n/a"
 #: Escape sequences of terminals (ECMA-48): control sequences, operating system commands, and others of two characters.
-_ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|[\]_][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, whole_end: bool = False) -> str:

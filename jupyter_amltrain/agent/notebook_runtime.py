@@ -332,14 +332,19 @@ def writefile(line: str, body: str) -> None:
 # ---- display
 
 
-def display(*values: Any, **options: Any) -> None:
-    """Print the text of values."""
+def display(*values: Any, **options: Any) -> Any:
+    """Show values: between the lines of the log with their rich forms, else as text."""
     try:
-        text = __import__("amltrain_pretty").pretty  # among the hooks of a job
+        return __import__("amltrain_display").display(*values, **options)  # among the hooks of a job
+    except ImportError:
+        pass
+    try:
+        text = __import__("amltrain_pretty").pretty
     except ImportError:
         text = repr
     for value in values:
         print(text(value))
+    return None
 
 
 def install() -> None:

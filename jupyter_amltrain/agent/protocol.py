@@ -77,6 +77,9 @@ LEFT, LEFT_LINK = "left.json", "work"
 #: Figures that the script has shown; created by the first one.
 PICTURES = "pictures"
 
+#: Values that the script has displayed, with their rich forms; created by the first one.
+DISPLAYS = "displays"
+
 RUNS, STAGING, MONITORS = "runs", "staging", "monitors"
 
 #: Folders of a run into which its processes write.

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.commands.submit import Defaults
+from jupyter_amltrain.frontend.display_handlers import DisplayHandlers
 from jupyter_amltrain.frontend.events import EventPublisher
 from jupyter_amltrain.frontend.file_handlers import FileHandlers
 from jupyter_amltrain.frontend.log_handlers import LogHandlers
@@ -49,6 +50,7 @@ class RequestHandlers:
             self.runs,
             LogHandlers(controller),
             MlflowHandlers(controller),
+            DisplayHandlers(controller),
             PictureHandlers(controller),
             FileHandlers(controller, self.events.notify),
             TargetHandlers(controller),

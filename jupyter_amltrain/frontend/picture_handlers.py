@@ -1,4 +1,4 @@
-"""Operations on the pictures of a run: their list with thumbnails, and a whole file."""
+"""Operations on the pictures and displays of a run: their list, and a whole picture."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.frontend.protocol import Reply, Request, op
-from jupyter_amltrain.schema.record import RunPicture
+from jupyter_amltrain.kernel.streams import above_all_lines
+from jupyter_amltrain.schema.record import RunDisplay, RunPicture
 from jupyter_amltrain.tracking.thumbnails import media_type
 
 if TYPE_CHECKING:
@@ -18,16 +19,18 @@ MAX_PART_BYTES = 3 << 17
 
 
 class GetPictures(Request, frozen=True, kw_only=True):
-    """Get the pictures of one run, with thumbnails."""
+    """Get the pictures of one run, with thumbnails, and its displays."""
 
     handle: str
 
 
 class PicturesReply(Reply, frozen=True, kw_only=True):
-    """Answer to :class:`GetPictures`: the newest pictures, oldest first, and the number of further ones."""
+    """Answer to :class:`GetPictures`: the newest pictures and displays, oldest first, and the number of others."""
 
     pictures: tuple[RunPicture, ...] = ()
     hidden: int = 0
+    displays: tuple[RunDisplay, ...] = ()
+    displays_hidden: int = 0
 
 
 class GetPicture(Request, frozen=True, kw_only=True):
@@ -72,9 +75,15 @@ class PictureHandlers:
 
     @op("pictures")
     async def list(self, request: GetPictures) -> PicturesReply:
-        """Return the pictures of a run that are known; a search for new ones begins."""
+        """Return the pictures and displays of a run that are known; a search for new ones begins."""
         entry = await self._controller.source(request.handle)
-        return PicturesReply(pictures=entry.pictures.shown(), hidden=entry.pictures.hidden)
+        displays, hidden = entry.displays.shown(above_all_lines(entry.log.end().places))
+        return PicturesReply(
+            pictures=entry.pictures.shown(),
+            hidden=entry.pictures.hidden,
+            displays=displays,
+            displays_hidden=hidden,
+        )
 
     @op("picture")
     async def read(self, request: GetPicture) -> PictureReply:

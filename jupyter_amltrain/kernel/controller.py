@@ -353,8 +353,10 @@ class Controller:
         try:
             entry = await self.known_run(await self.find(handle))
             if entry.run.status.state.terminal:
+                await self.backends.displays.complete(entry, PAGE_TIMEOUT_S)
                 await self.backends.pictures.complete(entry, PAGE_TIMEOUT_S)
             else:
+                self.backends.displays.request(entry)
                 self.backends.pictures.request(entry)
             return entry
         except UnknownRun:
@@ -410,10 +412,11 @@ class Controller:
         return record_of(await self.with_pictures(handle))
 
     async def with_pictures(self, handle: RunHandle) -> Entry:
-        """Update a run and its pictures; what its target does not tell in time comes later."""
+        """Update a run, its displays and pictures; what its target does not tell in time comes later."""
         entry = await self.known_run(handle)
-        backend, complete = self.backend(entry.run.target), self.backends.pictures.complete
-        await self.backends.reads.value(backend, ("pictures", handle), lambda: complete(entry), None)
+        backend, read = self.backend(entry.run.target), self.backends.reads.value
+        await read(backend, ("displays", handle), lambda: self.backends.displays.complete(entry), None)
+        await read(backend, ("pictures", handle), lambda: self.backends.pictures.complete(entry), None)
         return entry
 
     async def read_picture(self, handle: RunHandle, path: str) -> bytes:

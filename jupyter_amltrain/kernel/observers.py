@@ -62,9 +62,10 @@ async def frames(
             drawn_at, drawn_change = time.monotonic(), entry.changed_at
             record = record_of(entry)
             yield record
-            # Thumbnails change rarely, so a page that gets them again has nothing to draw.
-            thumbnails = sum(len(picture.thumbnail) for picture in record.pictures)
-            size = len(msgspec.json.encode(record)) - thumbnails
+            # Thumbnails and displays change rarely, so a page that gets them again has nothing to draw.
+            images = sum(len(picture.thumbnail) for picture in record.pictures)
+            images += len(msgspec.json.encode(record.displays))
+            size = len(msgspec.json.encode(record)) - images
             per_second = FRAME_BYTES_PER_S if size <= LARGE_FRAME_BYTES else LARGE_FRAME_BYTES_PER_S
             now = time.monotonic()
             next_frame_at = max(next_frame_at, now) + size / per_second

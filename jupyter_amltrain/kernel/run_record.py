@@ -15,7 +15,7 @@ from jupyter_amltrain.kernel.log_errors import cell_line
 from jupyter_amltrain.kernel.outcome_text import canceled_text
 from jupyter_amltrain.kernel.run_charts import charts_of
 from jupyter_amltrain.kernel.store import Entry
-from jupyter_amltrain.kernel.streams import Metric
+from jupyter_amltrain.kernel.streams import Metric, above_all_lines
 from jupyter_amltrain.kernel.sweep_board import board_of
 from jupyter_amltrain.kernel.telemetry import RunTelemetry, grid, known, on_grid
 from jupyter_amltrain.kernel.throughput import measure
@@ -76,7 +76,10 @@ _TRUTH = ("verdict", "detail", "cause")
 def record_of(entry: Entry) -> RunRecord:
     """Return the current record of a run."""
     run, status = entry.run, entry.run.status
-    tail, hidden = entry.shown_log.tail()
+    tail, hidden, places = entry.shown_log.end()
+    if entry.shown_log is not entry.log:  # the log of another process has none of the marks
+        places = above_all_lines(entry.log.end().places)
+    displays, displays_hidden = entry.displays.shown(places)
     done = status.state.terminal
     shown = list(entry.metrics.metrics.items())[:METRICS]
     record = RunRecord(
@@ -129,6 +132,8 @@ def record_of(entry: Entry) -> RunRecord:
         scaling=_part(entry, "throughput", lambda: _measurement(entry), None),
         pictures=entry.pictures.shown(),
         pictures_hidden=entry.pictures.hidden,
+        displays=displays,
+        displays_hidden=displays_hidden,
         kind=entry.kind,
         view="run" if entry.kind == "run" else "dashboard",
     )

@@ -11,6 +11,7 @@ import msgspec
 
 from jupyter_amltrain.backends.past_runs import PastRun
 from jupyter_amltrain.kernel.outcome_text import explained
+from jupyter_amltrain.kernel.run_displays import RunDisplays
 from jupyter_amltrain.kernel.run_pictures import RunPictures
 from jupyter_amltrain.kernel.streams import LogWindow, MetricLog
 from jupyter_amltrain.kernel.telemetry import RunTelemetry
@@ -32,6 +33,7 @@ class _Streams:
 
     __slots__ = (
         "children",
+        "displays",
         "failed_log",
         "gpu_part",
         "log",
@@ -50,6 +52,7 @@ class _Streams:
         self.log = LogWindow()
         self.failed_log = LogWindow()  #: of the process that failed, if it is not the first
         self.pictures = RunPictures()
+        self.displays = RunDisplays()
         self.gpu_part: tuple[Any, GpuTelemetry | None] | None = None
         self.offsets = {"log": 0, "metrics": 0}
         self.spark: tuple[int, bool, tuple[int, ...]] = (0, False, ())
@@ -167,6 +170,15 @@ class Entry:
     def has_pictures(self, pictures: RunPictures) -> bool:
         """Whether `pictures` are still its own: they may have been released."""
         return self._streams is not None and self._streams.pictures is pictures
+
+    @property
+    def displays(self) -> RunDisplays:
+        """Values that the script has displayed with their rich forms."""
+        return self.streams.displays
+
+    def has_displays(self, displays: RunDisplays) -> bool:
+        """Whether `displays` are still its own: they may have been released."""
+        return self._streams is not None and self._streams.displays is displays
 
     @property
     def offsets(self) -> dict[str, int]:

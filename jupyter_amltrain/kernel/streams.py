@@ -9,12 +9,13 @@ import math
 import struct
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from jupyter_amltrain.agent.mlflow.journal import parse, well_formed
 from jupyter_amltrain.agent.mlflow.latest import LatestPoint
+from jupyter_amltrain.kernel.display_places import DisplayPlace, DisplayPlaces
 from jupyter_amltrain.kernel.terminal_screen import TerminalScreen
 
 #: Maximum bytes of a line; longer ones are skipped, because a line is held in memory until its end.
@@ -209,6 +210,35 @@ def _objects(value: Any) -> Iterator[dict[str, Any]]:
     return (item for item in value if isinstance(item, dict)) if isinstance(value, list) else iter(())
 
 
+class ShownPlace(NamedTuple):
+    """Place of a display in the end of a log.
+
+    Attributes
+    ----------
+    line
+        Number of the line before which it stands; -1 above the first line.
+    blocks
+        First line and number of lines of each text that it replaces.
+    """
+
+    number: int
+    line: int
+    blocks: tuple[tuple[int, int], ...]
+
+
+def above_all_lines(places: Iterable[ShownPlace]) -> tuple[ShownPlace, ...]:
+    """Return places above the lines of a log, for displays without the lines between which they stand."""
+    return tuple(place._replace(line=-1, blocks=()) for place in places)
+
+
+class LogEnd(NamedTuple):
+    """The last lines of a log, the number of lines before them (0: unknown), and its displays."""
+
+    text: str
+    hidden: int
+    places: tuple[ShownPlace, ...] = ()
+
+
 class LogWindow:
     """The end of a log: its last :data:`LOG_WINDOW_BYTES` bytes, and the lines that a terminal shows of it."""
 
@@ -219,9 +249,18 @@ class LogWindow:
     def restart(self) -> None:
         """Restart at byte 0, because the job has rewritten its log."""
         self._window, self._whole, self.bytes = b"", True, 0
-        self._screen = TerminalScreen(LOG_WINDOW_BYTES)
+        self._new_screen()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.restarts += 1
+
+    def _new_screen(self) -> None:
+        self.displays = DisplayPlaces()
+        self._screen = TerminalScreen(LOG_WINDOW_BYTES, lambda mark: self.displays.mark(mark, self._screen.cursor))
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of the log was fed, so that it has the marks of all displays."""
+        return self._whole
 
     def last(self, count: int) -> bytes:
         """Return the last bytes that were fed, at most `count`."""
@@ -232,25 +271,56 @@ class LogWindow:
         if end - len(data) != self.bytes:
             self._whole = False
             self._window = b""
-            self._screen.restart()
+            self._new_screen()
             self._decoder.reset()
             data = data.partition(b"\n")[2] or data  # the rest of a line
         self._screen.feed(self._decoder.decode(data))
+        self.displays.settle(self._screen.cursor)
         self._window = (self._window + data)[-LOG_WINDOW_BYTES:]
         self.bytes = end
 
     def tail(self, limit: int = LOG_TAIL) -> tuple[str, int]:
         """Return the last `limit` characters as whole lines, and the number of lines before them (0: unknown)."""
-        lines = self._screen.lines()
-        first, chars = len(lines), 0
-        while first > 0 and chars + len(lines[first - 1]) + 1 <= limit + 1:
+        return self.end(limit)[:2]
+
+    def end(self, limit: int = LOG_TAIL) -> LogEnd:
+        """Return the last `limit` characters as whole lines, since the script has cleared its output.
+
+        The texts of displays have a limit of their own: a table must not push out the lines before it.
+        """
+        lines, above = self._screen.lines(), self._screen.first
+        blocks = self.displays.open_lines(self._screen.cursor)
+        covered = {
+            line - above
+            for some in blocks.values()
+            for start, n in some
+            for line in range(max(start, above), start + n)
+        }
+        begin = min(max(0, self.displays.first_line - above), len(lines) - 1)
+        first, left = len(lines), {False: limit + 1, True: limit + 1}
+        while first > begin and len(lines[first - 1]) + 1 <= left[(first - 1) in covered]:
             first -= 1
-            chars += len(lines[first]) + 1
-        text = "\n".join(lines[first:]) if chars else lines[-1][-limit:]
-        hidden = self._screen.first + first
+            left[first in covered] -= len(lines[first]) + 1
+        text = "\n".join(lines[first:]) if first < len(lines) else lines[-1][-limit:]
+        first = min(first, len(lines) - 1)
+        hidden, shift = above + first, 0
         if hidden == 0 and self.restarts and self._whole:
-            text = LOG_RESTARTED + text
-        return text, hidden if self._whole else 0
+            text, shift = LOG_RESTARTED + text, 1
+        places = tuple(
+            _shown_place(place, blocks[place.number], above + first - shift) for place in self.displays.places.values()
+        )
+        return LogEnd(text, hidden if self._whole else 0, places)
+
+
+def _shown_place(place: DisplayPlace, blocks: Sequence[tuple[int, int]], first: int) -> ShownPlace:
+    """Return a place with line numbers relative to line `first`."""
+    line = blocks[0][0] - first if blocks and not place.is_above else -1
+    shown = []
+    for start, n in blocks:
+        begin, end = max(0, start - first), start + n - first
+        if end > begin:
+            shown.append((begin, end - begin))
+    return ShownPlace(place.number, max(-1, line), tuple(shown))
 
 
 def downsample(

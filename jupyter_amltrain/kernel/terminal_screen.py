@@ -10,7 +10,7 @@ import functools
 import re
 import unicodedata
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 #: Rows that a cursor can reach, as in a terminal of this height.
 HEIGHT = 50
@@ -25,12 +25,13 @@ _FILL = "\0"
 
 _TOKEN = re.compile(
     r"\x1b\[(?P<args>[0-9;:<=>?]*)[ -/]*(?P<final>[@-~])"
+    r"|\x1b_amltrain:(?P<mark>[a-z-]{1,20}(?:;\d{1,9}){0,2})\x1b\\"  # where a job displays a value
     r"|\x1b[\]PX^_].*?(?:\x07|\x1b\\)"  # titles and links; their text stays
     r"|\x1b[ -/]*(?P<single>[0-~])"
     r"|(?P<control>[\x00-\x1f\x7f])",
     re.DOTALL,
 )
-_PENDING = re.compile(r"\x1b(?:\[[0-9;:<=>?]*[ -/]*|[\]PX^_][^\x07]*|[ -/]*)?\Z")
+_PENDING = re.compile(r"\x1b(?:\[[0-9;:<=>?]*[ -/]*|[\]PX^_](?:[^\x07\x1b]|\x1b(?!\\))*|[ -/]*)?\Z")
 _HAS_CODES = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 
 Style = str
@@ -45,10 +46,12 @@ class TerminalScreen:
     ----------
     kept
         Characters kept of the lines above the screen.
+    on_mark
+        Called with each mark of a display, see ``agent/displays/display_hook.py``.
     """
 
-    def __init__(self, kept: int = 1 << 62) -> None:
-        self._kept = kept
+    def __init__(self, kept: int = 1 << 62, on_mark: Callable[[str], None] | None = None) -> None:
+        self._kept, self._on_mark = kept, on_mark
         self.restart()
 
     def restart(self) -> None:
@@ -73,6 +76,11 @@ class TerminalScreen:
     def count(self) -> int:
         """Number of lines so far, with the one that has no end."""
         return self.final + len(self._rows)
+
+    @property
+    def cursor(self) -> tuple[int, int]:
+        """Number of the line, of all lines so far, and the column at which text is written next."""
+        return self.final + self._y, self._x
 
     @property
     def clean(self) -> bool:
@@ -111,6 +119,8 @@ class TerminalScreen:
                 self._code(token["final"], token["args"])
             elif token["single"]:
                 self._single(token["single"])
+            elif token["mark"] and self._on_mark is not None:
+                self._on_mark(token["mark"])
         if at < len(text):
             self._write(text[at:])
 

@@ -56,7 +56,7 @@ def bundle_of(record: RunRecord, picture: PictureHtml | None = None) -> tuple[di
 def _listed(record: RunRecord) -> RunRecord:
     """Return a record without what a table of runs does not show: a hundred whole ones are megabytes."""
     return msgspec.structs.replace(
-        record, telemetry=TelemetrySeries(), gpu=None, log=LogTail(), pictures=(), charts=ChartSet()
+        record, telemetry=TelemetrySeries(), gpu=None, log=LogTail(), pictures=(), displays=(), charts=ChartSet()
     )
 
 

@@ -7,6 +7,7 @@ import html
 from typing import Protocol
 
 from jupyter_amltrain.kernel.sweep_text import best_text, counts_text
+from jupyter_amltrain.output.display_html import between_lines
 from jupyter_amltrain.output.palette import INK, RED, SOFT
 from jupyter_amltrain.output.sweep_table import sweep_html
 from jupyter_amltrain.output.text_view import state_line
@@ -103,13 +104,20 @@ def _values_html(record: RunRecord) -> str:
 
 
 def _log_html(record: RunRecord) -> str:
-    lines = without_ansi(record.log.tail).splitlines()[-LOG_LINES:]
-    if not lines:
+    lines = without_ansi(record.log.tail).removesuffix("\n").split("\n") if record.log.tail else []
+    parts = between_lines(lines, record.displays, LOG_LINES)
+    if not parts:
         return ""
     title = f"Log ({bytes_text(record.log.bytes)}), last lines:"
-    text = html.escape("\n".join(lines))
+    return f'<div style="color: {SOFT}">{title}</div>' + "".join(map(_log_part_html, parts))
+
+
+def _log_part_html(part: str | list[str]) -> str:
+    """Return lines of the log, or a display as it is."""
+    if isinstance(part, str):
+        return part
+    text = html.escape("\n".join(part))
     return (
-        f'<div style="color: {SOFT}">{title}</div>'
         f'<pre style="color: {INK}; background: #f6f7f9; padding: 4px 8px; '
         f'font: 12px/1.4 monospace; white-space: pre-wrap">{text}</pre>'
     )

@@ -221,7 +221,7 @@ class GpuTruth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogTail(msgspec.Struct, frozen=True, kw_only=True):
-    """End of a log, ``\\r`` progress bars collapsed, at most 8 kB."""
+    """End of a log, ``\\r`` progress bars collapsed, at most 8 kB, and as much text of displayed values."""
 
     tail: str = ""
     bytes: int = 0
@@ -245,6 +245,34 @@ class CodeExcerpt(msgspec.Struct, frozen=True, kw_only=True):
     first: int
     lines: tuple[str, ...]
     line: int
+
+
+class RunDisplay(msgspec.Struct, frozen=True, kw_only=True):
+    """A value that the script has displayed, with its rich forms.
+
+    Attributes
+    ----------
+    number, version
+        Its file in the run's folder, and how often the script has updated it.
+    line
+        Line of the log's tail before which it stands; -1 above the first one.
+    blocks
+        First line and number of lines of each text in the tail that it replaces.
+    data
+        Forms by MIME type: HTML without scripts, styles and external addresses; images in base64.
+    sizes
+        ``width`` and ``height`` in CSS pixels, by MIME type.
+    partial
+        Whether the run has more of it: larger forms, or images of which this has a small copy.
+    """
+
+    number: int
+    version: int = 0
+    line: int = -1
+    blocks: tuple[tuple[int, ...], ...] = ()
+    data: dict[str, Any] = {}
+    sizes: dict[str, dict[str, float]] = {}
+    partial: bool = False
 
 
 class RunPicture(msgspec.Struct, frozen=True, kw_only=True):
@@ -330,5 +358,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     sweep: SweepBoard | None = None  #: of a sweep, in place of its children
     pictures: tuple[RunPicture, ...] = ()  #: the newest, oldest first
     pictures_hidden: int = 0  #: further ones, in the run's folder
+    displays: tuple[RunDisplay, ...] = ()  #: the newest, in the order of the log
+    displays_hidden: int = 0  #: earlier ones, whose text the log has
     charts: ChartSet = ChartSet()
     tables: tuple[Table, ...] = ()

@@ -29,8 +29,8 @@ const output: JupyterFrontEndPlugin<void> = {
     const trans = (translator ?? nullTranslator).load(DOMAIN);
     const add = (where: IRenderMimeRegistry, panel: NotebookPanel | null) => {
       const renderers = [
-        [RUN_MIME, () => new RunOutput(trans, new NotebookHost(panel), app.commands)],
-        [GROUP_MIME, () => new GroupOutput(trans, new NotebookHost(panel), app.commands)]
+        [RUN_MIME, () => new RunOutput(trans, new NotebookHost(panel, where), app.commands)],
+        [GROUP_MIME, () => new GroupOutput(trans, new NotebookHost(panel, where), app.commands)]
       ] as const;
       for (const [mime, createRenderer] of renderers) {
         // Records are never parsed as HTML, so the renderers are safe in untrusted notebooks.

@@ -84,6 +84,13 @@ export interface IDeleteReply {
   errors: Record<string, string>;
 }
 
+export interface IDisplayReply {
+  version: number;
+  ok: true;
+  text: string;
+  chars: number;
+}
+
 export interface IEventsReply {
   version: number;
   ok: true;
@@ -172,6 +179,8 @@ export interface IPicturesReply {
   ok: true;
   pictures: IRunPicture[];
   hidden: number;
+  displays: IRunDisplay[];
+  displays_hidden: number;
 }
 
 export interface IRegisterReply {
@@ -331,6 +340,16 @@ export interface IRunPicture {
   thumbnail: string;
 }
 
+export interface IRunDisplay {
+  number: number;
+  version: number;
+  line: number;
+  blocks: number[][];
+  data: Record<string, unknown>;
+  sizes: Record<string, Record<string, number>>;
+  partial: boolean;
+}
+
 export interface IRunRecord {
   schema: number;
   handle: string;
@@ -377,6 +396,8 @@ export interface IRunRecord {
   sweep: ISweepBoard | null;
   pictures: IRunPicture[];
   pictures_hidden: number;
+  displays: IRunDisplay[];
+  displays_hidden: number;
   charts: IChartSet;
   tables: ITable[];
 }
@@ -781,7 +802,7 @@ export interface ILevel {
 
 /** Type and default of the fields of what a notebook saves; see `complete`. */
 export const SHAPES: Readonly<Record<string, Readonly<Record<string, string>>>> = {
-  IRunRecord: { schema: 'number=1', handle: 'string', run_id: 'string', name: 'string', target: 'string', experiment: 'string', state: 'string', detail: 'string', reason: 'string | null', exit_code: 'number | null', done: 'boolean', cancel_requested: 'boolean', reachable: 'boolean=true', created: 'number', seen_at: 'number', phases: 'IPhase[]', params: 'Record<string, unknown>', tags: 'Record<string, string>', metrics: 'Record<string, IMetricSeries>', metrics_hidden: 'number', telemetry: 'ITelemetrySeries', gpu: 'IGpuTelemetry | null', truth: 'IGpuTruth | null', summary: 'Record<string, unknown>', kind: 'string="run"', view: 'string="run"', window: 'number=600.0', log: 'ILogTail', outputs: 'Record<string, unknown>', models: 'string[]', error: 'string | null', excerpt: 'ICodeExcerpt | null', tracking: 'Record<string, string>', source_sha256: 'string', notes: 'string[]', taken: 'ITaken', doors: 'IRunLink[]', children: 'IChildRun[]', children_hidden: 'number', parent: 'string', attempt: 'number=1', scaling: 'IMeasurement | null', sweep: 'ISweepBoard | null', pictures: 'IRunPicture[]', pictures_hidden: 'number', charts: 'IChartSet', tables: 'ITable[]' },
+  IRunRecord: { schema: 'number=1', handle: 'string', run_id: 'string', name: 'string', target: 'string', experiment: 'string', state: 'string', detail: 'string', reason: 'string | null', exit_code: 'number | null', done: 'boolean', cancel_requested: 'boolean', reachable: 'boolean=true', created: 'number', seen_at: 'number', phases: 'IPhase[]', params: 'Record<string, unknown>', tags: 'Record<string, string>', metrics: 'Record<string, IMetricSeries>', metrics_hidden: 'number', telemetry: 'ITelemetrySeries', gpu: 'IGpuTelemetry | null', truth: 'IGpuTruth | null', summary: 'Record<string, unknown>', kind: 'string="run"', view: 'string="run"', window: 'number=600.0', log: 'ILogTail', outputs: 'Record<string, unknown>', models: 'string[]', error: 'string | null', excerpt: 'ICodeExcerpt | null', tracking: 'Record<string, string>', source_sha256: 'string', notes: 'string[]', taken: 'ITaken', doors: 'IRunLink[]', children: 'IChildRun[]', children_hidden: 'number', parent: 'string', attempt: 'number=1', scaling: 'IMeasurement | null', sweep: 'ISweepBoard | null', pictures: 'IRunPicture[]', pictures_hidden: 'number', displays: 'IRunDisplay[]', displays_hidden: 'number', charts: 'IChartSet', tables: 'ITable[]' },
   IRunGroup: { schema: 'number=1', handles: 'string[]', rows: 'IGroupRow[]', hidden: 'number', columns: 'IGroupColumn[]', same: 'Record<string, unknown>', curve: 'string', verdict: 'string[]', done: 'boolean', seen_at: 'number' },
   IPhase: { name: 'string', start: 'number', end: 'number | null', seconds: 'number | null' },
   IMetricSeries: { step: 'number[]', value: '(number | null)[]', seconds: 'number[]', last: 'number | string | null', n: 'number', rank: 'number', source: 'string' },
@@ -796,6 +817,7 @@ export const SHAPES: Readonly<Record<string, Readonly<Record<string, string>>>> 
   IMeasurement: { slice: 'IScalingSlice', rate: 'number | null', counted: 'string', metric: 'string', error: 'number', points: 'number', whole: 'boolean', problem: 'string="none"' },
   ISweepBoard: { metric: 'string', goal: 'string', sampler: 'string', policy: 'string', space: 'Record<string, string>', max_trials: 'number | null', max_concurrent: 'number=1', number: 'number[]', state: 'string[]', value: '(number | null)[]', seconds: '(number | null)[]', handle: 'string[]', params: 'Record<string, unknown[]>', nulls: 'Record<string, number[]>', early: 'number[]', reason: 'Record<string, string>', curves: 'ITrialCurve[]', best: 'number | null', importance: 'Record<string, number>', hidden: 'number', message: 'string', axes: 'ITrialAxis[]', levels: 'number[]', counts_text: 'string', best_text: 'string', goal_text: 'string' },
   IRunPicture: { path: 'string', name: 'string', kind: 'string="artifact"', width: 'number', height: 'number', bytes: 'number', time: 'number', title: 'string', thumbnail: 'string' },
+  IRunDisplay: { number: 'number', version: 'number', line: 'number=-1', blocks: 'number[][]', data: 'Record<string, unknown>', sizes: 'Record<string, Record<string, number>>', partial: 'boolean' },
   IChartSet: { charts: 'IChart[]', gpus: 'ILegendEntry[]', gpus_text: 'string', start: 'number', time: 'IAxis | null', phases: 'IPhaseShade[]' },
   ITable: { key: 'string', columns: 'IColumn[]', rows: 'string[][]', more: 'number' },
   IGroupRow: { handle: 'string', name: 'string', state: 'string', reason: 'string', error: 'string', reachable: 'boolean=true', cancel_requested: 'boolean', created: 'number', started: 'number | null', ended: 'number | null', values: 'string[]', best: 'number[]', curve: 'number[]' },
@@ -830,6 +852,7 @@ export interface IOperations {
   connect: { payload: { values: Record<string, unknown> }; reply: IConnectReply };
   dashboard: { payload: { handle: string; page: string; window: number }; reply: IDashboardReply };
   delete: { payload: { handles: string[]; confirmed: boolean; unrecorded: string[] }; reply: IDeleteReply };
+  display: { payload: { handle: string; number: number; offset: number }; reply: IDisplayReply };
   events: { payload: { comm: string; shown: string; seq: number; gpus: string; looks: string[]; details: string[]; meter: number }; reply: IEventsReply };
   file: { payload: { handle: string; path: string; offset: number }; reply: IFileReply };
   files: { payload: { handle: string }; reply: IFilesReply };

@@ -1,7 +1,7 @@
 /** Normalization of records from saved notebooks: fills in every field. Pure functions. */
 
 import { complete, list, text } from './untyped';
-import { IGpuHeat, IGpuTelemetry, IRunPicture, IRunRecord, ISweepBoard, RunState } from './protocol';
+import { IGpuHeat, IGpuTelemetry, IRunDisplay, IRunPicture, IRunRecord, ISweepBoard, RunState } from './protocol';
 
 const STATES: readonly string[] = [
   'preparing',
@@ -35,6 +35,11 @@ export function pictures(raw: unknown): IRunPicture[] {
     const found = complete<IRunPicture>('IRunPicture', x);
     return { ...found, name: found.name || found.path || '?', thumbnail: imageUrl(found.thumbnail) };
   });
+}
+
+/** Displayed values of a reply. */
+export function displays(raw: unknown): IRunDisplay[] {
+  return list(raw).map(x => complete<IRunDisplay>('IRunDisplay', x));
 }
 
 /** The heat map, if it has all its cells. */

@@ -50,3 +50,27 @@ def test_figure_in_azure_is_shown_while_job_runs(api: Any, monkeypatch: pytest.M
     until(lambda: frames and frames[-1].pictures, "the figure in a frame")
     assert frames[-1].state == "running" and frames[-1].pictures[0].name == "figure-1.png"
     run.cancel()
+
+
+TABLE = """\
+import time
+class Table:
+    def __repr__(self): return "a table"
+    def _repr_html_(self): return "<table><tr><td>cell</td></tr></table>"
+print("before", flush=True)
+display(Table())
+print("after", flush=True)
+time.sleep(wait)
+"""
+
+
+@pytest.mark.thorough
+def test_table_in_azure_is_shown_while_job_runs(api: Any) -> None:
+    run = submit("--target cpu --param wait=600", TABLE)
+    frames: list[Any] = []
+    run.watch(lambda record, picture: frames.append(record))
+    until(lambda: frames and frames[-1].displays and "after" in frames[-1].log.tail, "the table in a frame")
+    (table,) = frames[-1].displays
+    assert frames[-1].state == "running" and "cell" in table.data["text/html"]
+    assert frames[-1].log.tail.split("\n")[table.line] == "a table"
+    run.cancel()

@@ -18,8 +18,8 @@ from typing import Any, Dict, List
 
 #: Prefix of the variable with the number of restarts that the launcher has made.
 _RESTARTS = "TORCHELASTIC_RESTART_COUNT"
-#: Variable of the hook that writes figures: one process of the job does.
-_PICTURES = "AMLTRAIN_PICTURES"
+#: Variables of the hooks that write figures and displays: one process of the job does.
+_PICTURES, _DISPLAYS = "AMLTRAIN_PICTURES", "AMLTRAIN_DISPLAYS"
 #: Variable by which the sink tells the processes of a launcher without a rank apart: TensorFlow's.
 _RANK = "AMLTRAIN_RANK"
 _PR_SET_PDEATHSIG = 1
@@ -40,7 +40,7 @@ def main(argv: List[str]) -> int:
     if me.rank:
         os.environ["AML_OUTPUT_DIR"] = os.path.join(folder, "outputs", "rank-%d" % me.rank)
         os.makedirs(os.environ["AML_OUTPUT_DIR"], mode=0o700, exist_ok=True)
-        os.environ[_PICTURES] = "0"
+        os.environ[_PICTURES] = os.environ[_DISPLAYS] = "0"
     record: Dict[str, Any] = {"rank": me.rank, "local": me.local, "world": me.world, "pid": os.getpid()}
     record.update(attempt=int(os.environ.get(_RESTARTS) or 0), started=time.time(), ended_by="")
     os.environ["AMLTRAIN_STACK"] = os.path.join(folder, "ranks", "%d.stack" % me.rank)

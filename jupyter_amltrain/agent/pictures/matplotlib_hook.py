@@ -105,7 +105,7 @@ class _Saver:
         if manager in self._names and (not figure.stale or (age < REDRAW_INTERVAL_S and not now)):
             return
         try:
-            data = _png(figure)
+            data = png_of(figure)
             figure.stale = False
             self._drawn[manager] = time.monotonic()
             self._write(manager, data, figure.get_label() or "figure")
@@ -171,7 +171,7 @@ class _Saver:
 _saver = _Saver()
 
 
-def _png(figure: Any) -> bytes:
+def png_of(figure: Any) -> bytes:
     """Draw a figure as a notebook shows it: its own resolution, without the empty margin; with its title."""
     import io
 

@@ -22,13 +22,15 @@ AFTER = {
     "pandas": "amltrain_pandas",
     "multiprocessing.spawn": "amltrain_spawn",
     "mlflow.utils.model_utils": "amltrain_code_paths",
+    "IPython.core.display_functions": "amltrain_display",
     **dict.fromkeys(_TRACKERS, "amltrain_trackers"),
 }
 #: Modules beside this file that a script can import: the backend of Matplotlib, the files of values, what they share,
-#: the text of the last line's value, what is secret, the values that are kept, the program that runs a notebook, and
-#: MLflow's plug-in.
+#: the text of the last line's value, what is secret, the values that are kept, the program that runs a notebook,
+#: MLflow's plug-in, and values that are displayed with their rich forms.
 IMPORTABLE = ("amltrain_pictures", "amltrain_values", "amltrain_shared", "amltrain_pretty", "amltrain_secrets",
-              "amltrain_kept", "amltrain_notebook", "amltrain_mlflow")  # fmt: skip
+              "amltrain_kept", "amltrain_notebook", "amltrain_mlflow", "amltrain_display",
+              "amltrain_forms")  # fmt: skip
 
 #: Distribution of MLflow's plug-in; the name in its metadata.
 DISTRIBUTION = "amltrain-follow"

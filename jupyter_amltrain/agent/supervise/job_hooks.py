@@ -1,5 +1,5 @@
-"""Puts the hooks into a job's Python: PyTorch's memory, Matplotlib's figures, tqdm's bars,
-pandas' tables, files of values, MLflow's stores, and the code of its models."""
+"""Puts the hooks into a job's Python: PyTorch's memory, Matplotlib's figures, displayed values,
+tqdm's bars, pandas' tables, files of values, MLflow's stores, and the code of its models."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pkgutil
 import zlib
 from typing import Dict, Mapping, Optional, Sequence, Tuple
 
+from ..displays import display_hook
 from ..pictures import matplotlib_hook
-from ..protocol import AUTOLOG, PICTURES
+from ..protocol import AUTOLOG, DISPLAYS, PICTURES
 from ..telemetry import torch_hook
 from ..trackers import tracker_hook
 from ..trackers.tracker_files import NOTES_FILE
@@ -27,6 +28,8 @@ _FILES = {
     import_hook.IMPORTABLE[5] + ".py": "kept_values.py",
     import_hook.IMPORTABLE[6] + ".py": "supervise/notebook_runner.py",
     import_hook.IMPORTABLE[7] + ".py": "supervise/mlflow_hook.py",
+    import_hook.IMPORTABLE[8] + ".py": "displays/display_hook.py",
+    import_hook.IMPORTABLE[9] + ".py": "displays/rich_forms.py",
     import_hook.AFTER["torch"] + ".py": "telemetry/torch_hook.py",
     import_hook.AFTER["matplotlib"] + ".py": "pictures/matplotlib_hook.py",
     import_hook.AFTER["tqdm.notebook"] + ".py": "supervise/tqdm_hook.py",
@@ -41,7 +44,7 @@ def clear(env: Dict[str, str]) -> None:
     """Remove the variables of an outer job, which submits this one."""
     pictures = (matplotlib_hook.FOLDER, matplotlib_hook.AT_EXIT)
     follow = (mlflow_hook.PORT, mlflow_hook.TOKEN, tracker_hook.NOTES)
-    for name in (torch_hook.FOLDER, *pictures, spawn_hook.CELL, *follow):
+    for name in (torch_hook.FOLDER, *pictures, display_hook.FOLDER, spawn_hook.CELL, *follow):
         env.pop(name, None)
 
 
@@ -75,7 +78,7 @@ def add(
     sink
         Port and token of the run's MLflow sink, which also records what the script logs to other stores.
     """
-    names = {matplotlib_hook.FOLDER: PICTURES, tracker_hook.NOTES: NOTES_FILE}
+    names = {matplotlib_hook.FOLDER: PICTURES, display_hook.FOLDER: DISPLAYS, tracker_hook.NOTES: NOTES_FILE}
     if gpus:
         names[torch_hook.FOLDER] = "telemetry"
     places = {variable: os.path.join(folder, name) for variable, name in names.items()}

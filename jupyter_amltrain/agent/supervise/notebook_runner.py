@@ -59,6 +59,19 @@ def text_of(output: Any) -> str:
     return ""
 
 
+def _shown(content: Any, display_id: Any, update: bool = False) -> bool:
+    """Whether the content of a message is a value, which is now shown with its rich forms."""
+    data, metadata = content.get("data"), content.get("metadata")
+    if not isinstance(data, dict) or (update and not display_id):
+        return False
+    try:
+        show = __import__("amltrain_display").publish_display_data
+    except ImportError:  # not among the hooks of a job
+        return False
+    show(data, metadata, transient={"display_id": display_id} if display_id else None, update=update)
+    return True
+
+
 def _client(notebook: Any, saved: str) -> Any:
     """Return a client of a kernel of this Python, which writes what the cells show and saves the notebook."""
     from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
@@ -79,9 +92,15 @@ def _client(notebook: Any, saved: str) -> Any:
         def output(self, outs: Any, msg: Any, display_id: Any, cell_index: int) -> Any:
             made = super().output(outs, msg, display_id, cell_index)
             if made is not None:
-                sys.stdout.write(text_of(nbformat.v4.output_from_msg(msg)))
+                if not _shown(msg["content"], display_id):
+                    sys.stdout.write(text_of(nbformat.v4.output_from_msg(msg)))
                 sys.stdout.flush()
             return made
+
+        def process_message(self, msg: Any, cell: Any, cell_index: int) -> Any:
+            if msg["msg_type"] == "update_display_data":
+                _shown(msg["content"], (msg["content"].get("transient") or {}).get("display_id"), update=True)
+            return super().process_message(msg, cell, cell_index)
 
         async def async_execute_cell(self, cell: Any, cell_index: int, *rest: Any, **more: Any) -> Any:
             try:

@@ -10,8 +10,8 @@ from typing import NamedTuple, Optional, Pattern, Tuple
 #: A number as programs print it.
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf)\b|[-+]?NaN\b"
 
-#: Codes of a terminal's colors.
-COLORS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+#: Codes of a terminal's colors, and marks of displays.
+COLORS = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|_[^\x07\x1b]*\x1b\\)")
 
 #: Names that MLflow takes.
 _NAME = re.compile(r"[\w.\- :/]{1,250}")

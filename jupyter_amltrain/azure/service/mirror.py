@@ -47,9 +47,10 @@ _TICKS = re.compile(r"telemetry/node-(\d+)\.jsonl")
 _VALUES = re.compile(r"outputs/[A-Za-z_]\w*\.json")
 _SUMMARY = re.compile(r"telemetry/(?:summary|truth)-\d+\.json")
 _PICTURES = re.compile(r"pictures/\w[\w.-]{0,99}\.png")
+_DISPLAYS = re.compile(r"displays/(\d{1,9})\.json")
 _MINUTES = re.compile(r"telemetry/minutes-\d+\.jsonl")
-#: Maximum figures of a job, and maximum bytes of a file that is replaced as a whole.
-_MAX_PICTURES, _MAX_WHOLE_BYTES = 100, 64 << 20
+#: Maximum figures of a job and newest displays, and maximum bytes of a file that is replaced as a whole.
+_MAX_PICTURES, _MAX_DISPLAYS, _MAX_WHOLE_BYTES = 100, 12, 64 << 20
 #: Maximum bytes per sync of a running job.
 _MAX_SYNC_BYTES = 32 << 20
 ALL = frozenset(("log", "metrics", "telemetry", "minutes", "summary"))
@@ -298,6 +299,13 @@ class _Sync:
             elif _VALUES.fullmatch(local) and self.ended:
                 self._replace_whole(name, local, "", 30)
         self._update_pictures({local: name for local, name in agent_files.items() if _PICTURES.fullmatch(local)})
+        self._update_displays({local: name for local, name in agent_files.items() if _DISPLAYS.fullmatch(local)})
+
+    def _update_displays(self, names: dict[str, str]) -> None:
+        """Fetch the newest values that the script has displayed; later versions of them less often than the log."""
+        for local in sorted(names, key=lambda local: int(local[9:-5]))[-_MAX_DISPLAYS:]:
+            self.call.check()
+            self._replace_whole(names[local], local, "", 5 if (self.mirror.folder / local).exists() else 0)
 
     def _update_pictures(self, names: dict[str, str]) -> None:
         """Fetch figures that the script has shown: each once, and again at the end of the job if it has changed."""

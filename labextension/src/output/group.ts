@@ -16,7 +16,8 @@ import { isWhole, stateOf, TERMINAL } from '../record';
 import { LOAD_COMMAND } from '../tokens';
 import { complete } from '../untyped';
 import { IRunHost, keyOf } from './notebook';
-import { showRun, SlotLayout } from './renderer';
+import { showRun } from './renderer';
+import { SlotLayout } from './slotLayout';
 
 /** Milliseconds. */
 const TICK_INTERVAL_MS = 1000;

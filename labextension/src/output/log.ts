@@ -1,15 +1,20 @@
-/** The end of a log: follows the text unless the reader has scrolled up. */
+/** The end of a log with the values that the script has displayed: follows the text unless the reader has scrolled up. */
 
 import { TranslationBundle } from '@jupyterlab/translation';
 import { bytes, plain } from '../format';
-import { ILogTail } from '../protocol';
+import { ILogTail, IRunDisplay } from '../protocol';
 import { drawn } from '../terminalSpans';
+import { DisplayView, IDisplayHost } from './display';
+import { goneItems, LogItem, logItems } from './logItems';
 
 /** Characters kept on the page, whatever a record holds. */
 const MAX_CHARS = 64 * 1024;
 
 export class LogView {
-  constructor(private readonly _trans: TranslationBundle) {
+  constructor(
+    private readonly _trans: TranslationBundle,
+    private readonly _host: IDisplayHost
+  ) {
     this.node = document.createElement('section');
     this.node.className = 'jp-AmlRun-log';
     this._title = document.createElement('div');
@@ -21,47 +26,29 @@ export class LogView {
     // The log scrolls by many times a second; a screen reader would never stop.
     this._body.setAttribute('aria-live', 'off');
     this._body.setAttribute('aria-label', _trans.__('End of the log'));
+    this._body.addEventListener('scroll', () => (this._follows = this._isAtEnd()), { passive: true });
     this.node.append(this._title, this._body);
   }
 
   readonly node: HTMLElement;
 
-  update(log: ILogTail): void {
-    this.node.hidden = !plain(log.tail);
-    this._titles(log);
-    const lines = lastLines(log.tail);
-    const old = this._lines;
-    if (lines.length === old.length && lines.every((line, i) => line === old[i])) {
+  update(log: ILogTail, displays: readonly IRunDisplay[], hidden = 0): void {
+    this._shown = [log, displays, hidden];
+    this.node.hidden = !plain(log.tail) && !displays.length;
+    this._titles(log, hidden);
+    const shown = this._drawn(displays);
+    this._body.classList.toggle('jp-mod-rich', shown.length > 0);
+    const { lines, cut } = lastLines(log.tail);
+    const items = logItems(lines, shown, cut);
+    const old = this._items;
+    if (items.length === old.length && items.every((item, i) => item === old[i])) {
       return;
     }
-    const body = this._body;
-    const follows = body.scrollHeight - body.scrollTop - body.clientHeight < 8;
-    this._show(lines);
-    if (follows) {
+    this._follows = this._isAtEnd();
+    this._show(items);
+    if (this._follows) {
       this.follow();
     }
-  }
-
-  /** Draw lines; those that were there keep their nodes, and with them the selection of the reader. */
-  private _show(lines: readonly string[]): void {
-    const body = this._body;
-    const gone = goneLines(this._lines, lines);
-    const old = this._lines.slice(gone);
-    for (let i = 0; i < gone; i++) {
-      body.firstChild?.remove();
-    }
-    while (body.childNodes.length > lines.length) {
-      body.lastChild?.remove();
-    }
-    lines.forEach((line, i) => {
-      const node = body.childNodes[i];
-      if (!node) {
-        body.append(lineNode(line));
-      } else if (line !== old[i] && !grow(node, old[i], line)) {
-        node.replaceWith(lineNode(line));
-      }
-    });
-    this._lines = lines;
   }
 
   /** Scroll to the end; has an effect only once the node is laid out. */
@@ -69,13 +56,89 @@ export class LogView {
     this._body.scrollTop = this._body.scrollHeight;
   }
 
-  private _titles(log: ILogTail): void {
+  dispose(): void {
+    this._views.forEach(view => view.dispose());
+    this._views.clear();
+  }
+
+  /** Update the displays; return those that have a form that is drawn. */
+  private _drawn(displays: readonly IRunDisplay[]): IRunDisplay[] {
+    const numbers = new Set(displays.map(({ number }) => number));
+    this._views.forEach((view, number) => {
+      if (!numbers.has(number)) {
+        view.dispose();
+        this._views.delete(number);
+        // Its node is gone already.
+        this._items = this._items.filter(item => item !== number);
+      }
+    });
+    return displays.filter(display => {
+      let view = this._views.get(display.number);
+      if (!view) {
+        view = new DisplayView(this._trans, this._host, () => this._changed());
+        this._views.set(display.number, view);
+      }
+      view.update(display);
+      return view.isDrawn;
+    });
+  }
+
+  /** A display has been drawn, which takes its time. */
+  private _changed(): void {
+    const follows = this._follows;
+    this.update(...this._shown);
+    if (follows) {
+      this.follow();
+    }
+  }
+
+  private _isAtEnd(): boolean {
+    const { scrollHeight, scrollTop, clientHeight } = this._body;
+    return scrollHeight - scrollTop - clientHeight < 8;
+  }
+
+  /** Draw items; those that were there keep their nodes, and with them the selection of the reader. */
+  private _show(items: readonly LogItem[]): void {
+    const body = this._body;
+    const gone = goneItems(this._items, items);
+    const old = this._items.slice(gone);
+    for (let i = 0; i < gone; i++) {
+      body.firstChild?.remove();
+    }
+    while (body.childNodes.length > items.length) {
+      body.lastChild?.remove();
+    }
+    items.forEach((item, i) => {
+      const node = body.childNodes[i];
+      const was = old[i];
+      if (!node) {
+        body.append(this._node(item));
+      } else if (item !== was && !(typeof item === 'string' && typeof was === 'string' && grow(node, was, item))) {
+        const next = this._node(item);
+        if (next !== node) {
+          // A display that moves leaves a gap where it was, which keeps the other nodes in their places.
+          next.replaceWith(document.createComment(''));
+          node.replaceWith(next);
+        }
+      }
+    });
+    this._items = items;
+  }
+
+  private _node(item: LogItem): HTMLElement {
+    return typeof item === 'string' ? lineNode(item) : (this._views.get(item) as DisplayView).node;
+  }
+
+  private _titles(log: ILogTail, hidden: number): void {
     const parts = [this._trans.__('Log')];
     if (log.bytes) {
       parts.push(bytes(log.bytes));
     }
     if (log.lines_hidden) {
       parts.push(this._trans.__('last lines; %1 earlier lines are in the file', log.lines_hidden));
+    }
+    if (hidden) {
+      parts.push(this._trans._n('%1 earlier output is left out', '%1 earlier outputs are left out', hidden));
     }
     const text = parts.join(', ');
     if (this._title.textContent !== text) {
@@ -85,26 +148,20 @@ export class LogView {
 
   private readonly _title: HTMLElement;
   private readonly _body: HTMLElement;
-  /** Lines that are drawn, a node for each. */
-  private _lines: readonly string[] = [];
+  private readonly _views = new Map<number, DisplayView>();
+  /** What is drawn, a node for each. */
+  private _items: readonly LogItem[] = [];
+  private _shown: [ILogTail, readonly IRunDisplay[], number] = [{ tail: '', bytes: 0, lines_hidden: 0, path: '' }, [], 0];
+  /** The reader has not scrolled up. */
+  private _follows = true;
 }
 
-/** Lines of the end of a log, bounded, without an empty one at the end. */
-function lastLines(tail: string): string[] {
+/** Lines of the end of a log, bounded, without an empty one at the end; and the number of lines before them. */
+function lastLines(tail: string): { lines: string[]; cut: number } {
   const at = tail.length > MAX_CHARS ? tail.indexOf('\n', tail.length - MAX_CHARS) + 1 : 0;
   const lines = (at || tail.length <= MAX_CHARS ? tail.slice(at) : tail.slice(-MAX_CHARS)).split('\n');
-  return lines[lines.length - 1] ? lines : lines.slice(0, -1);
-}
-
-/** Number of lines at the begin of `old` that are no longer in `now`. */
-function goneLines(old: readonly string[], now: readonly string[]): number {
-  for (let gone = 0; gone < old.length; gone++) {
-    // The last lines may have changed, as bars do; the first ones tell.
-    if (old.slice(gone, gone + 3).every((line, i) => line === now[i])) {
-      return gone;
-    }
-  }
-  return 0;
+  const cut = tail.slice(0, at).split('\n').length - 1;
+  return { lines: lines[lines.length - 1] ? lines : lines.slice(0, -1), cut };
 }
 
 function lineNode(line: string): HTMLElement {

@@ -2,6 +2,7 @@
 
 import { NotebookPanel } from '@jupyterlab/notebook';
 import type { IOutputAreaModel } from '@jupyterlab/outputarea';
+import type { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import type { Kernel } from '@jupyterlab/services';
 import type { ISignal } from '@lumino/signaling';
 import { GROUP_MIME, RUN_MIME } from '../protocol';
@@ -81,6 +82,8 @@ export interface IRunHost {
   readonly kernelChanged: ISignal<unknown, unknown> | null;
   /** What is drawn is saved: an ended run's picture is wanted for readers without us. */
   readonly saves: boolean;
+  /** JupyterLab's renderers; without them values that a script has displayed are shown as text. */
+  readonly rendermime: IRenderMimeRegistry | null;
   /** Keep a fresh record or group, which `key` identifies; true where that draws it here again. */
   write(mime: string, key: string, bundle: Bundle, sizes?: Bundle): boolean;
 }
@@ -93,7 +96,10 @@ export function living(kernel: Kernel.IKernelConnection | null | undefined): Ker
 
 /** An output of a notebook, or of a console or viewer, which has no kernel for requests. */
 export class NotebookHost implements IRunHost {
-  constructor(private readonly _panel: NotebookPanel | null) {}
+  constructor(
+    private readonly _panel: NotebookPanel | null,
+    readonly rendermime: IRenderMimeRegistry | null = null
+  ) {}
 
   readonly saves = true;
 
@@ -120,6 +126,7 @@ export function unsaved(host: IRunHost): IRunHost {
       return host.kernelChanged;
     },
     saves: false,
+    rendermime: host.rendermime,
     write: () => false
   };
 }

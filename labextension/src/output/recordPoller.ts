@@ -9,6 +9,7 @@ import { readPicture } from '../pictures';
 import { IOperations, IRunRecord, IRunReply, RUN_MIME } from '../protocol';
 import { normalise, summary, TERMINAL } from '../record';
 import { LOAD_COMMAND } from '../tokens';
+import { IForms, readForms } from './forms';
 import { asShown, IRunHost } from './notebook';
 
 /** Milliseconds. */
@@ -164,6 +165,16 @@ export class RecordPoller {
       throw new Error(this._trans.__('Only the saved thumbnail is shown. For the whole picture, run: %1', LOAD_COMMAND));
     }
     return readPicture(offset => session.request('picture', { handle, path, offset }));
+  }
+
+  /** A value that the script has displayed, with all its forms. */
+  async display(handle: string, number: number): Promise<IForms> {
+    const { kernel } = this._host;
+    const session = kernel && sessionOf(kernel);
+    if (!session || (await session.kind()) !== 'ready') {
+      throw new Error(this._trans.__('No kernel is running.'));
+    }
+    return readForms(offset => session.request('display', { handle, number, offset }));
   }
 
   private async _poll(record: IRunRecord, finished: boolean): Promise<IRunRecord | null> {

@@ -6,7 +6,7 @@ import { Kernel } from '@jupyterlab/services';
 import { TranslationBundle } from '@jupyterlab/translation';
 import type { CommandRegistry } from '@lumino/commands';
 import { Message, MessageLoop } from '@lumino/messaging';
-import { PanelLayout, Widget } from '@lumino/widgets';
+import { Widget } from '@lumino/widgets';
 import { confirmCancel, requestCancel } from '../cancel';
 import { IFileRequests, registerModel } from '../files';
 import { messageOf, NoAnswer } from '../kernel/client';
@@ -18,9 +18,11 @@ import { isWhole, normalise, TERMINAL } from '../record';
 import { ITrial, STOPPED } from '../sweep';
 import { available, ISite } from '../widgets/feeds';
 import { DashboardHost, IHost } from './dashboard';
+import type { IForms } from './forms';
 import { IHeaderActions } from './header';
 import { IRunHost, unsaved } from './notebook';
 import { notice, RecordPoller } from './recordPoller';
+import { SlotLayout } from './slotLayout';
 import type { ITrialActions } from './trialTable';
 import { RunView } from './view';
 
@@ -50,11 +52,21 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
       picture: path => this._picture(path),
       copy: text => this._copy(text),
       links: this._headerActions(_commands),
-      files: this._fileRequests()
+      files: this._fileRequests(),
+      displays: {
+        rendermime: _host.rendermime,
+        whole: number => this._wholeDisplay(number),
+        attach: (widget, node) => {
+          this._displayNodes.set(widget, node);
+          this._slot.addWidget(widget);
+        }
+      }
     });
     this.node.append(this._view.node);
     // Live charts in place of those of the record, and the run of a trial.
-    this._slot = new SlotLayout(widget => (widget instanceof RunOutput ? this._view.trialSlot : this._view.slot));
+    this._slot = new SlotLayout(
+      widget => this._displayNodes.get(widget) ?? (widget instanceof RunOutput ? this._view.trialSlot : this._view.slot)
+    );
     this.layout = this._slot;
     this._dashboard = new DashboardHost(this);
     this._poller = new RecordPoller(_trans, _host, () => this._dashboard.revision);
@@ -230,6 +242,12 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
     return this._poller.picture(record.handle, path);
   }
 
+  /** A displayed value with all its forms; null where requests are not allowed. */
+  private _wholeDisplay(number: number): Promise<IForms> | null {
+    const record = this._record;
+    return record && this._host.kernel && this._mayPoll ? this._poller.display(record.handle, number) : null;
+  }
+
   /** A kernel that comes may know the run: one that was drawn to its end needs no poll. */
   private _otherKernel(): void {
     this._draw();
@@ -389,6 +407,8 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
   private readonly _slot: SlotLayout;
   private readonly _dashboard: DashboardHost;
   private readonly _poller: RecordPoller;
+  /** Where the renderers of displayed values are drawn. */
+  private readonly _displayNodes = new WeakMap<Widget, HTMLElement>();
   private readonly _seen: IntersectionObserver;
   private _record: IRunRecord | null = null;
   /** JupyterLab trusts the cell: it ran here, or the user marked it as trusted */
@@ -435,33 +455,4 @@ export async function showRun(
   const data = { [RUN_MIME]: record as any };
   await run.renderModel({ data, metadata: {}, trusted, setData: () => undefined });
   run.node.scrollIntoView({ block: 'nearest' });
-}
-
-/** Puts widgets into nodes that are not the widget's own. */
-export class SlotLayout extends PanelLayout {
-  constructor(private readonly _slotOf: (widget: Widget) => HTMLElement) {
-    super();
-  }
-
-  protected attachWidget(_index: number, widget: Widget): void {
-    const attached = this.parent?.isAttached === true;
-    if (attached) {
-      MessageLoop.sendMessage(widget, Widget.Msg.BeforeAttach);
-    }
-    this._slotOf(widget).append(widget.node);
-    if (attached) {
-      MessageLoop.sendMessage(widget, Widget.Msg.AfterAttach);
-    }
-  }
-
-  protected detachWidget(_index: number, widget: Widget): void {
-    const attached = this.parent?.isAttached === true;
-    if (attached) {
-      MessageLoop.sendMessage(widget, Widget.Msg.BeforeDetach);
-    }
-    widget.node.remove();
-    if (attached) {
-      MessageLoop.sendMessage(widget, Widget.Msg.AfterDetach);
-    }
-  }
 }

@@ -11,6 +11,7 @@ import { ISpan, shownSpans, spans, TERMINAL } from '../record';
 import { drawn } from '../terminalSpans';
 import { RunCharts } from './charts';
 import { drawExcerpt } from './excerpt';
+import { IDisplayHost } from './display';
 import { DetailsFold, HeaderLinks, IHeaderActions } from './header';
 import { LogView } from './log';
 import { SweepBoardView } from './sweepBoard';
@@ -64,6 +65,8 @@ export interface IActions {
   links: IHeaderActions;
   /** Requests about the files of the run. */
   files: IFileRequests;
+  /** What draws the values that the script has displayed. */
+  displays: IDisplayHost;
 }
 
 function element(tag: string, name: string, parent?: HTMLElement): HTMLElement {
@@ -140,7 +143,7 @@ export class RunView {
     this._charts = new RunCharts(_trans);
     this._summary = new SummaryView(_trans);
     this._pictures = new PicturesRow(_trans, _actions.picture);
-    this._log = new LogView(_trans);
+    this._log = new LogView(_trans, _actions.displays);
     this._files = new FilesList(_trans, _actions.files);
     this._details = new DetailsFold(_trans);
     this.slot = element('div', 'slot');
@@ -221,7 +224,7 @@ export class RunView {
     }
     this._pictures.update(whole ? record.pictures : [], record.pictures_hidden);
     if (whole) {
-      this._log.update(record.log);
+      this._log.update(record.log, record.displays, record.displays_hidden);
     }
     this._log.node.hidden = this._log.node.hidden || !whole || (sweep !== null && record.state !== 'failed');
     this._foldCharts(record.state === 'failed' && !sweep && record.view !== 'dashboard' && record.kind !== 'monitor');
@@ -236,6 +239,7 @@ export class RunView {
   dispose(): void {
     this._board?.dispose();
     this._charts.dispose();
+    this._log.dispose();
   }
 
   /** In a failed run, the error and the log come first: the charts fold behind a summary, once. */

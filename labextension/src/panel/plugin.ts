@@ -6,6 +6,7 @@ import { IDocumentManager } from '@jupyterlab/docmanager';
 import { IFileBrowserFactory } from '@jupyterlab/filebrowser';
 import { ILauncher } from '@jupyterlab/launcher';
 import { INotebookTracker } from '@jupyterlab/notebook';
+import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { IRunningSessionManagers } from '@jupyterlab/running';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { IStateDB } from '@jupyterlab/statedb';
@@ -49,7 +50,8 @@ export const panel: JupyterFrontEndPlugin<void> = {
     IFileBrowserFactory,
     IStateDB,
     IDocumentManager,
-    ILauncher
+    ILauncher,
+    IRenderMimeRegistry
   ],
   activate: (
     app: JupyterFrontEnd,
@@ -63,14 +65,15 @@ export const panel: JupyterFrontEndPlugin<void> = {
     files: IFileBrowserFactory | null,
     db: IStateDB | null,
     documents: IDocumentManager | null,
-    launcher: ILauncher | null
+    launcher: ILauncher | null,
+    rendermime: IRenderMimeRegistry | null
   ): void => {
     const language = translator ?? nullTranslator;
     const trans = language.load(DOMAIN);
     const settings = new PanelSettings();
     const { sessions, kernelspecs } = app.serviceManager;
     const model = new PanelModel(tracker, settings, new PanelKernel(sessions, kernelspecs));
-    const context: IPanelContext = { app, model, tracker, trans, settings };
+    const context: IPanelContext = { app, model, tracker, trans, settings, rendermime };
     registry
       ?.load(PANEL_PLUGIN_ID)
       .then(stored => settings.follow(stored))

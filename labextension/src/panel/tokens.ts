@@ -2,6 +2,7 @@
 
 import type { JupyterFrontEnd } from '@jupyterlab/application';
 import type { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
+import type { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import type { Kernel } from '@jupyterlab/services';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { ISignal } from '@lumino/signaling';
@@ -140,6 +141,8 @@ export interface IPanelContext {
   readonly trans: TranslationBundle;
   /** Live values of the settings (schema/plugin.json). */
   readonly settings: IPanelSettings;
+  /** JupyterLab's renderers of outputs. */
+  readonly rendermime: IRenderMimeRegistry | null;
 }
 
 export interface IPanelSettings {

@@ -6,6 +6,9 @@ import { Widget } from '@lumino/widgets';
 import { ChildrenTable } from '../children';
 import { FilesList } from '../files';
 import { drawLinks } from '../links';
+import { DisplayList } from '../output/displayList';
+import { readForms } from '../output/forms';
+import { SlotLayout } from '../output/slotLayout';
 import { PicturesRow, readPicture } from '../pictures';
 import { bytes, number } from '../format';
 import { isLive } from '../kernel/rows';
@@ -13,7 +16,7 @@ import { againIcon, cancelIcon, cellIcon, compareIcon, deleteIcon, gpuIcon, link
 import { selection } from '../panel/selection';
 import { CommandIDs, IPanelContext } from '../panel/tokens';
 import type { IRunRow } from '../protocol';
-import { pictures } from '../record';
+import { displays, pictures } from '../record';
 import { element, say } from './dom';
 import { progress, stateWord } from './runText';
 
@@ -69,6 +72,19 @@ export class RunDetail extends Widget {
       const handle = selection.runs[0];
       return readPicture(offset => _context.model.request('picture', { handle, path, offset }));
     });
+    const nodes = new WeakMap<Widget, HTMLElement>();
+    const slots = (this.layout = new SlotLayout(widget => nodes.get(widget) as HTMLElement));
+    this._displays = new DisplayList(_context.trans, {
+      rendermime: _context.rendermime,
+      whole: number => {
+        const handle = selection.runs[0];
+        return readForms(offset => _context.model.request('display', { handle, number, offset }));
+      },
+      attach: (widget, node) => {
+        nodes.set(widget, node);
+        slots.addWidget(widget);
+      }
+    });
     this._files = new FilesList(_context.trans, {
       list: () => _context.model.request('files', { handle: selection.runs[0] }),
       read: async (path, offset) => (await _context.model.request('file', { handle: selection.runs[0], path, offset })).data,
@@ -78,7 +94,7 @@ export class RunDetail extends Widget {
     this._actions.setAttribute('role', 'group');
     this._actions.setAttribute('aria-label', _context.trans.__('Actions on the selected run'));
     const head = element('div', 'jp-AmlRuns-detailHead', '', this._title);
-    this.node.append(head, this._actions, this._files.node, this._doors, this._children.node, this._facts, this._pictures.node);
+    this.node.append(head, this._actions, this._files.node, this._doors, this._children.node, this._facts, this._displays.node, this._pictures.node);
     selection.changed.connect(this.refresh, this);
     _context.app.commands.commandChanged.connect(this._onCommands, this);
     this.refresh();
@@ -86,6 +102,7 @@ export class RunDetail extends Widget {
 
   dispose(): void {
     selection.changed.disconnect(this.refresh, this);
+    this._displays.dispose();
     this._context.app.commands.commandChanged.disconnect(this._onCommands, this);
     super.dispose();
   }
@@ -128,6 +145,7 @@ export class RunDetail extends Widget {
     if (!row || row.handle !== this._pictured) {
       this._files.hide();
       this._pictures.update([]);
+      this._displays.update([]);
       this._due = 0;
     }
     this._pictured = row?.handle ?? '';
@@ -140,6 +158,8 @@ export class RunDetail extends Widget {
       .then(reply => {
         if (this._pictured === row.handle && !this.isDisposed) {
           this._pictures.update(pictures(reply.pictures), reply.hidden);
+          // A kernel with an older package does not send this field.
+          this._displays.update(displays(reply.displays));
         }
       })
       .catch(() => {
@@ -264,6 +284,7 @@ export class RunDetail extends Widget {
   private readonly _doors: HTMLElement;
   private readonly _children: ChildrenTable;
   private readonly _pictures: PicturesRow;
+  private readonly _displays: DisplayList;
   private readonly _files: FilesList;
   private _pictured = '';
   private _due = 0;

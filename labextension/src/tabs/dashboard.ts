@@ -1,5 +1,6 @@
 /** Tab with the dashboard of one run. */
 
+import type { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import type { Kernel } from '@jupyterlab/services';
 import { Message } from '@lumino/messaging';
 import { ISignal, Signal } from '@lumino/signaling';
@@ -19,6 +20,10 @@ class TabHost implements IRunHost {
   }
 
   readonly saves = false;
+
+  get rendermime(): IRenderMimeRegistry | null {
+    return this._context.rendermime;
+  }
 
   get kernel(): Kernel.IKernelConnection | null {
     return living(this._own) ?? living(this._context.model.kernel);

@@ -1,0 +1,141 @@
+"""Forms of displayed values from files that may hold anything: safe, bounded, and honest about what they are."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from jupyter_amltrain.kernel.display_forms import MAX_WHOLE_CHARS, Forms, forms_of, safe_html
+from tests.tracking.test_thumbnails import image
+
+
+def file(data: Any, **more: Any) -> bytes:
+    return json.dumps({"version": 1, "data": data, "metadata": {}, **more}).encode()
+
+
+def forms(data: Any, **more: Any) -> dict[str, Any]:
+    result = forms_of(file(data, **more))
+    return result.data if result else {}
+
+
+PNG = base64.b64encode(image(size=(4, 3))).decode()
+
+
+def test_table_keeps_its_structure_and_styles_that_stay_inside() -> None:
+    text = (
+        '<div><style scoped>.dataframe td {x: y}</style><table border="1" class="dataframe"><thead><tr><th colspan=2>'
+        "a</th></tr></thead><tbody><tr><td style='color: red; position: fixed'>1 &lt; 2</td></tr></tbody></table></div>"
+    )
+    result = safe_html(text) or ""
+    assert '<table border="1" class="dataframe">' in result and 'colspan="2"' in result and "1 &lt; 2" in result
+    assert "color: red" in result.replace(":red", ": red") and "position" not in result and "{x: y}" not in result
+
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "<img src='http://x.test/a.png'>",
+    "<iframe src='https://x.test'></iframe>",
+    "<a href='javascript:alert(1)'>x</a>",
+    "<a href=' java\nscript:alert(1)'>x</a>",
+    "<svg><script>alert(1)</script></svg>",
+    "<svg onload=alert(1)>",
+    "<math><mtext><img src=x onerror=alert(1)></mtext></math>",
+    "<div style='background: url(http://x.test)'>x</div>",
+    "<div style='position:fixed;inset:0;z-index:9999'>x</div>",
+    "<form action='http://x.test'><input name=a><button>Go</button></form>",
+    "<meta http-equiv=refresh content='0;http://x.test'>",
+    "<link rel=stylesheet href='http://x.test'>",
+    "<base href='http://x.test'>",
+    "<object data=x></object>",
+    "<embed src=x>",
+    "<video src='http://x.test' autoplay></video>",
+    "<b id=x name=y class='jp-Dialog lm-mod-hidden'>x</b>",
+    "<img srcset='http://x.test 2x' src='data:image/svg+xml;base64,PHN2Zz4='>",
+    "<td background='http://x.test'>x</td>",
+    "<noscript><p title='</noscript><img src=x onerror=alert(1)>'></noscript>",
+    "<scr<script>ipt>alert(1)</script>",
+    "<style>@import 'http://x.test'</style>x",
+    "<!--<img src='--><img src=x onerror=alert(1)>-->",
+    "<b data-commandlinker-command=x>y</b>",
+    "<div style=\"width:1px;background-color:red;background-image:url('//x.test')\">x</div>",
+    "<script>never closed",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_html_of_a_job_runs_and_loads_nothing(text: str) -> None:
+    result = (safe_html(f"<p>before</p>{text}") or "").lower()
+    assert "before" in result
+    words = (
+        "<script onerror onload x.test javascript <iframe <svg <form <input <button url( position <meta <link <base"
+        " <object <embed <video id= name= jp-dialog srcset commandlinker @import"
+    )
+    assert [word for word in words.split() if word in result] == []
+
+
+@pytest.mark.parametrize(
+    "text", ["<script>x</script>", "<div><style>x</style> </div>", "<img src='http://x.test'>", "<iframe></iframe>"]
+)
+def test_html_without_anything_to_see_is_no_form(text: str) -> None:
+    assert safe_html(text) is None and "text/html" not in forms({"text/html": text, "text/plain": "t"})
+
+
+def test_deeply_nested_html_does_not_fail() -> None:
+    assert forms({"text/html": "<div>" * 50_000 + "x", "text/plain": "t"})["text/plain"] == "t"
+
+
+def test_image_has_the_type_of_its_content() -> None:
+    assert forms({"image/jpeg": PNG}) == {"image/png": PNG}
+    page = base64.b64encode(b"<html><script>alert(1)</script>").decode()
+    for data in (page, "no base64!", base64.b64encode(b"<svg onload=alert(1)>").decode(), 7):
+        assert forms({"image/png": data}) == {}
+    assert forms({"image/svg+xml": "<html><svg>"}) == {} and forms({"image/svg+xml": "<svg></svg>"})
+
+
+def test_types_that_are_not_drawn_are_left_out() -> None:
+    data = {
+        "application/javascript": "alert(1)",
+        "text/x": "x",
+        "application/vnd.jupyter.widget-view+json": {"model_id": "a"},
+    }
+    assert forms({**data, "text/plain": "t"}) == {"text/plain": "t"}
+
+
+@pytest.mark.parametrize(("spec", "is_shown"), [
+    ({"$schema": "https://vega.github.io/schema/vega-lite/v5.json", "data": {"values": [{"a": 1}]}}, True),
+    ({"data": {"url": "https://x.test/data.csv"}}, False),
+    ({"layer": [{"mark": {"type": "image", "url": "//x.test"}}]}, False),
+])  # fmt: skip
+def test_chart_that_would_load_something_is_left_out(spec: Any, is_shown: bool) -> None:
+    assert ("application/vnd.vegalite.v5+json" in forms({"application/vnd.vegalite.v5+json": spec})) is is_shown
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"[1]", b'{"data": 7}', b'{"data": {"text/html": {"a": 1}}}', b"\xff" * 100, b"[" * 10**6]
+)
+def test_damaged_file_has_no_forms(data: bytes) -> None:
+    assert forms_of(data) is None
+
+
+@pytest.mark.parametrize("version", [-1, 1 << 60, "1", None, 1.5])
+def test_damaged_version_counts_as_first(version: Any) -> None:
+    assert forms_of(file({"text/plain": "t"}, version=version)) == Forms(version=0, chars=18, data={"text/plain": "t"})
+
+
+def test_sizes_are_numbers_of_forms_that_exist() -> None:
+    sizes = {"image/png": {"width": 40, "height": "x"}, "image/gif": {"width": 1}, "text/html": 7}
+    result = forms_of(file({"image/png": PNG}, metadata=sizes))
+    assert result and result.sizes == {"image/png": {"width": 40}}
+
+
+def test_large_image_has_a_small_copy_for_records() -> None:
+    large = base64.b64encode(image(size=(800, 600), noise=True)).decode()
+    data = file({"image/png": large, "text/plain": "t"})
+    result, whole = forms_of(data), forms_of(data, for_record=False)
+    assert result and whole and result.chars > MAX_WHOLE_CHARS and not result.data and whole.data["image/png"] == large
+    ((kind, copy),) = result.small.items()
+    assert len(copy) < 13_000 and result.small_sizes == {kind: {"width": 800, "height": 600}}
