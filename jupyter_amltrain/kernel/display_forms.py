@@ -62,6 +62,8 @@ _NOT_NESTED = _words(
     "area base br col embed hr img input link meta param source track wbr dd dt li p tbody td tfoot th thead tr"
 )
 _IMAGE_DATA = re.compile(r"data:image/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/=\s]+\Z")
+#: An image that was not allowed, as the sanitizer writes it: every value is in quotes.
+_NO_IMAGE = re.compile(r'<img(?:\s+(?!src=)[\w-]+="[^"]*")*\s*/?>')
 _LINK = re.compile(r"(?:https?:|mailto:|#)", re.IGNORECASE)
 _ADDRESS = re.compile(r"\s*(?:[a-z][a-z0-9+.-]*:)?//", re.IGNORECASE)
 
@@ -159,7 +161,7 @@ def safe_html(text: str) -> str | None:
     except Exception:  # a parser of somebody else's; RecursionError of elements in elements
         log.info("HTML of a display", exc_info=True)
         return None
-    result = str(result).strip()
+    result = _NO_IMAGE.sub("", str(result)).strip()
     visible = html.unescape(re.sub(r"<(?!img [^>]*src=|progress\b)[^>]*>", "", result)).strip()
     return result if visible and len(result) <= _MAX_TEXT else None
 

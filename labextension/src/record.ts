@@ -37,9 +37,10 @@ export function pictures(raw: unknown): IRunPicture[] {
   });
 }
 
-/** Displayed values of a reply. */
+/** Displayed values of a record or a reply, each number once. */
 export function displays(raw: unknown): IRunDisplay[] {
-  return list(raw).map(x => complete<IRunDisplay>('IRunDisplay', x));
+  const found = list(raw).map(x => complete<IRunDisplay>('IRunDisplay', x));
+  return Array.from(new Map(found.map(display => [display.number, display])).values());
 }
 
 /** The heat map, if it has all its cells. */
@@ -88,7 +89,8 @@ export function normalise(raw: unknown): IRunRecord {
     gpu: r.gpu && { ...r.gpu, heat: wholeHeat(r.gpu) },
     sweep: r.sweep && wholeBoard(r.sweep),
     children: r.children.map(child => ({ ...child, name: child.name || child.id || '?' })),
-    pictures: pictures(r.pictures)
+    pictures: pictures(r.pictures),
+    displays: displays(r.displays)
   };
 }
 

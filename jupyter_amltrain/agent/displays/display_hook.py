@@ -211,10 +211,8 @@ class _Outputs:
         forms = _forms()
         if forms is None or (not raw and type(value).__module__ == "builtins"):
             return {}, {}
-        if raw:
-            return forms.checked(value, metadata, self.report)
-        data, sizes = forms.bundle_of(value, self.report)
-        if isinstance(metadata, dict):
+        data, sizes = forms.checked(value, metadata, self.report) if raw else forms.bundle_of(value, self.report)
+        if not raw and isinstance(metadata, dict):
             sizes = {**forms.checked(data, metadata, self.report)[1], **sizes}
         return data, sizes
 

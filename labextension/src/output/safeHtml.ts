@@ -42,6 +42,8 @@ export class StrictSanitizer implements IRenderMime.ISanitizer {
         node.replaceWith(...Array.from(node.childNodes));
       }
     }
+    // Of another site.
+    body.querySelectorAll('img:not([src])').forEach(node => node.remove());
     return body.innerHTML;
   }
 }
