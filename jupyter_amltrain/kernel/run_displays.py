@@ -12,10 +12,15 @@ from jupyter_amltrain.kernel.display_forms import MAX_WHOLE_CHARS, TEXT, Forms
 from jupyter_amltrain.kernel.streams import ShownPlace
 from jupyter_amltrain.schema.record import RunDisplay
 
-#: Displays in a record, and characters of all their forms.
-MAX_SHOWN, MAX_CHARS = 12, 48_000
+#: Displays in a record, characters of all their forms, and of these and the thumbnails of pictures.
+MAX_SHOWN, MAX_CHARS, MAX_WITH_PICTURES = 12, 40_000, 48_000
 #: Times that the file of a display is looked for: it may come after the line of the log.
 MAX_TRIES = 30
+
+
+def chars_of(data: dict[str, Any]) -> int:
+    """Return the size of forms in a record."""
+    return len(msgspec.json.encode(data)) if data else 0
 
 
 class RunDisplays:
@@ -49,9 +54,9 @@ class RunDisplays:
             sizes, is_partial = forms.sizes, False
             if forms.chars > min(left, MAX_WHOLE_CHARS):
                 data, sizes, is_partial = forms.small, forms.small_sizes, True
-                if sum(map(len, data.values())) > left:
+                if chars_of(data) > left:
                     data = {}
-            left -= sum(len(str(form)) for form in data.values())
+            left -= chars_of(data)
             shown = RunDisplay(number=number, version=forms.version, data=data, sizes=sizes, partial=is_partial)
             found.append(msgspec.structs.replace(shown, line=place.line, blocks=place.blocks) if place else shown)
         return tuple(reversed(found)), max(0, len(numbers) - MAX_SHOWN)

@@ -29,15 +29,17 @@ class RunPictures:
         self.task: asyncio.Task[None] | None = None
         self.lock = asyncio.Lock()
 
-    def shown(self) -> tuple[RunPicture, ...]:
-        """Return the newest pictures with thumbnails that fit in a record, oldest first."""
+    def shown(self, room: int = MAX_THUMBNAIL_CHARS) -> tuple[RunPicture, ...]:
+        """Return the newest pictures with thumbnails of at most `room` characters, oldest first."""
         newest = self.found[-MAX_SHOWN:]
         drawn = [self.drawn.get(key_of(picture), Thumbnail()) for picture in newest]
-        is_large = sum(len(thumbnail.large) for thumbnail in drawn) <= MAX_THUMBNAIL_CHARS
-        return tuple(
-            _with(picture, thumbnail, thumbnail.large if is_large else thumbnail.small)
-            for picture, thumbnail in zip(newest, drawn, strict=True)
-        )
+        is_large = sum(len(thumbnail.large) for thumbnail in drawn) <= room
+        shown = []
+        for picture, thumbnail in reversed(list(zip(newest, drawn, strict=True))):
+            url = thumbnail.large if is_large else thumbnail.small
+            room -= len(url)
+            shown.append(_with(picture, thumbnail, url if room >= 0 else ""))
+        return tuple(reversed(shown))
 
     @property
     def hidden(self) -> int:

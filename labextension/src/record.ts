@@ -40,7 +40,7 @@ export function pictures(raw: unknown): IRunPicture[] {
 /** Displayed values of a record or a reply, each number once. */
 export function displays(raw: unknown): IRunDisplay[] {
   const found = list(raw).map(x => complete<IRunDisplay>('IRunDisplay', x));
-  return Array.from(new Map(found.map(display => [display.number, display])).values());
+  return found.filter(({ number }, at) => found.findIndex(other => other.number === number) === at);
 }
 
 /** The heat map, if it has all its cells. */

@@ -121,6 +121,12 @@ export class DisplayView {
       image.style.aspectRatio = `${size.width} / ${size.height}`;
     }
     image.addEventListener('load', () => this._changed());
+    image.addEventListener('error', () => {
+      if (this.node.contains(image)) {
+        this._form = '';
+        this._changed();
+      }
+    });
     image.src = url;
     this.node.append(image);
   }
