@@ -163,7 +163,7 @@ def _wait(args: argparse.Namespace, context: Context) -> Result:
     runs = list({run.handle: run for run in map(api.attach, args.run)}.values())
     if context.magic:
         waited = wait_all(runs, args.timeout, line=context.rewrite_line)
-        return Result(value=waited[0] if len(waited) == 1 else waited)
+        return Result(value=waited[0]) if len(waited) == 1 else Result(value=waited, shown=True)  # `Out` shows the list
     end = None if args.timeout is None else time.monotonic() + args.timeout
     lines, failures = list[str](), list[RunError]()
     for run in runs:
