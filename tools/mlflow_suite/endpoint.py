@@ -92,7 +92,7 @@ class JobEndpoint:
         self._database.restore()
         project = project_server.ProjectServer(self._place)
         self._server.recorder = recorder = self._recorder()
-        self._server.sink = Sink(recorder, ProjectSearch(project, "suite"))
+        self._server.sink = Sink(recorder, ProjectSearch(project, recorder.state.experiments))
 
     def close(self) -> None:
         """End MLflow's server."""
