@@ -63,6 +63,9 @@ CHECKPOINTS, CHECKPOINTS_VARIABLE = "checkpoints", "AML_CHECKPOINT_DIR"
 #: Variable of a job in which MLflow logs for the libraries that it knows, without a call in the script.
 AUTOLOG = "AMLTRAIN_AUTOLOG"
 
+#: Variable with the seconds that a Python waits for the next run, with the packages of the last one; 0 for none.
+WARM = "AMLTRAIN_WARM"
+
 #: Reason of an attempt that was stopped because its machine is needed or goes away.
 PREEMPTED = "preempted"
 #: Most restarts of a run, and the prefix of the line between two attempts in a log.

@@ -203,13 +203,14 @@ class Dispatcher:
 
     def _advance_queue(self) -> None:
         """Free the slots of ended jobs and schedule the next ones."""
-        freed = False
+        freed, ended = False, []
         self.scheduler.continue_stopped()
         for number, record in list(self.queue.records.items()):
             if number not in self.launcher.starting and not self.queue.has_live_owner(record):
                 if not self.queue.put_back(record):
                     self.queue.drop_record(number)
                     self.queue.finish_run(record)
+                    ended.append(number)
                 if record["devices"]:
                     self.gpus.expired = True  # the last reading may still list its processes
                 freed = True
@@ -219,6 +220,8 @@ class Dispatcher:
             del self.half_ended[number]
         if freed or self.queue.tickets:
             self.scheduler.schedule()
+        for number in ended:
+            self.launcher.on_run_ended(number)
 
     def _is_ending(self, number: int, record: Dict[str, Any]) -> bool:
         """Whether the guardian of a run has just ended: its supervisor, no child of this process, follows at once."""

@@ -11,9 +11,10 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence
 from .. import protocol, testing
 from ..processes import is_alive, pid_scope
 from ..protocol import SCHEMA
-from ..supervise import run_state
+from ..supervise import run_state, warm_plan
 from ..supervise.assignment import Assignment
 from ..supervise.guardian import PreforkedPair
+from . import slots
 from .ticket_ends import TicketEnds
 from .tickets import Queue
 
@@ -31,6 +32,12 @@ SLOW_START_TIMEOUT_S = 60.0
 
 #: Max starts of a job whose pairs die before they confirm.
 MAX_STARTS = 3
+
+#: Free slots at the start of a job at which another Python imports at the same time.
+IDLE_SLOTS = 2
+
+#: Seconds for which a waiting interpreter is not replaced by one for the same code.
+KEEP_WARM_S = 60.0
 
 #: Seconds until the next try to fork a process.
 FORK_RETRY_S = 1.0
@@ -78,6 +85,10 @@ class Launcher:
         self.prefork_due: Optional[float] = protocol.mono()
         self.starting: Dict[int, Start] = {}
         self.fork_error = ""  #: reason why no process can be forked now
+        self._last: Optional[Assignment] = None  #: run that has ended, whose packages the next pair imports
+        self._warm: Optional[Assignment] = None  #: the same of the waiting pair, and when that was forked
+        self._warm_at = 0.0
+        self._suitable: Dict[int, Assignment] = {}  #: started jobs with such packages, by number
 
     # -- the preforked pair ----------------------------------------------------------
 
@@ -89,7 +100,8 @@ class Launcher:
         gc.collect()
         gc.freeze()  # a collection in a child would copy every page
         try:
-            self.preforked = PreforkedPair()
+            self.preforked = PreforkedPair(self._last)
+            self._warm, self._warm_at, self._last = self._last, protocol.mono(), None
         except OSError as error:
             self._cannot_fork(error.strerror or str(error))
 
@@ -111,6 +123,26 @@ class Launcher:
             if pair.failure:
                 self._cannot_fork(pair.failure)
             pair.dismiss()
+
+    def _note_suitable(self, number: int, task: Assignment) -> None:
+        """Note a started job; the next pair imports its packages now if that takes no processor from a job."""
+        if not warm_plan.is_suitable(task):
+            return
+        self._suitable[number] = task
+        if len(self.queue.records) + IDLE_SLOTS <= slots.cpu_slots():
+            self._last = task
+
+    def on_run_ended(self, number: int) -> None:
+        """Fork a pair in place of the waiting one, with an interpreter for a job like the one that has ended."""
+        last = self._suitable.pop(number, None)
+        now = protocol.mono()
+        is_new = self._warm is not None and now < self._warm_at + KEEP_WARM_S
+        if last is None or (is_new and self._warm is not None and warm_plan.is_alike(last, self._warm)):
+            return
+        pair, self.preforked = self.preforked, None
+        if pair is not None:
+            pair.dismiss()
+        self._last, self.prefork_due = last, now
 
     def close(self) -> None:
         """Dismiss the preforked pair."""
@@ -152,6 +184,7 @@ class Launcher:
         """Put a job that did not start back into the queue for another pair."""
         number = start.ticket["number"]
         self._forget_start(start)
+        self._suitable.pop(number, None)
         self.queue.drop_record(number)
         if reason:  # no process could be forked: wait until that is possible
             self._cannot_fork(reason)
@@ -206,7 +239,7 @@ class Launcher:
         if self.preforked is None:
             self.prefork_due = protocol.mono()
             self.prefork()
-        pair, self.preforked = self.preforked, None
+        pair, self.preforked, self._warm = self.preforked, None, None
         if pair is None:
             return False  # no process can be forked now; the job keeps waiting
         pair.wait_for_supervisor()
@@ -225,6 +258,7 @@ class Launcher:
             pair.kill()
             self.queue.drop_record(ticket["number"])
             return False
+        self._note_suitable(ticket["number"], task)
         testing.hit("after_go")
         self._await_confirmation(Start(pair, ticket, protocol.mono()))
         return True

@@ -21,7 +21,7 @@ from ..process_setup import close_others, drain, log_line, redirect_stdio, reset
 from ..processes import become_subreaper, find_process, identity, is_alive, resume, run_members, signal_processes
 from ..protocol import AGENT_LOG, CANCELED, LOST, QUEUED, TERMINAL
 from ..queue import gpu_locks
-from . import attempts, run_state
+from . import attempts, run_state, warm_interpreter, warm_plan
 from .assignment import Assignment
 from .container import Container
 from .heartbeat import BEAT_CHECK_S, STALL_TIMEOUT_S, Heartbeat, Listener
@@ -51,6 +51,11 @@ STARTED = b"started\n"
 class PreforkedPair:
     """A guardian and its supervisor, forked and waiting for a job.
 
+    Parameters
+    ----------
+    last
+        Run that has ended, whose packages an interpreter imports for the job.
+
     Attributes
     ----------
     identity
@@ -64,7 +69,7 @@ class PreforkedPair:
         No process can be forked.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, last: Optional[Assignment] = None) -> None:
         pipes: List[int] = []
         try:
             for _ in range(2):  # sockets: the locks of GPUs go through them
@@ -80,7 +85,7 @@ class PreforkedPair:
                 raise
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from error
         if self.pid == 0:
-            _guard(guardian_reads, supervisor_reads, ready_end)
+            _guard(guardian_reads, supervisor_reads, ready_end, last)
         for handle in (guardian_reads, supervisor_reads, ready_end):
             os.close(handle)
         for handle in (self._guardian, self._supervisor, self.ready):
@@ -218,7 +223,7 @@ def receive(handle: int) -> Optional[Assignment]:
     return Assignment(*pickle.loads(data[8:]))
 
 
-def _guard(guardian_reads: int, supervisor_reads: int, ready: int) -> None:
+def _guard(guardian_reads: int, supervisor_reads: int, ready: int, last: Optional[Assignment]) -> None:
     """Body of a forked guardian; never returns."""
     try:
         reset_signals()
@@ -240,7 +245,7 @@ def _guard(guardian_reads: int, supervisor_reads: int, ready: int) -> None:
         if child == 0:
             for handle in (guardian_reads, life, guarded_end):
                 os.close(handle)
-            main(own_identity, supervisor_reads, life_end, guarded, ready)
+            main(own_identity, supervisor_reads, life_end, guarded, ready, last)
         for handle in (supervisor_reads, life_end, guarded, ready):
             os.close(handle)
         task = receive(guardian_reads)
@@ -422,7 +427,14 @@ def _put_back(task: Assignment, state: Dict[str, Any], reason: str) -> bool:
     return True
 
 
-def main(guardian: Optional[Dict[str, Any]], job_socket: int, life: int, guarded: int, ready: int) -> None:
+def main(
+    guardian: Optional[Dict[str, Any]],
+    job_socket: int,
+    life: int,
+    guarded: int,
+    ready: int,
+    last: Optional[Assignment] = None,
+) -> None:
     """Body of a forked supervisor; never returns.
 
     Parameters
@@ -437,14 +449,20 @@ def main(guardian: Optional[Dict[str, Any]], job_socket: int, life: int, guarded
         Read end of the pipe that reports that the guardian is ready, and its death.
     ready
         Write end of the pipe for the identity of the supervisor and the start confirmation.
+    last
+        Run that has ended, whose packages an interpreter imports for the job.
     """
+    warm = None
     try:
         become_subreaper()
         wakeup, _ = wakeup_pipe(signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
         own_identity = identity(os.getpid())
         os.write(ready, json.dumps({"supervisor": own_identity}).encode() + b"\n")
+        warm = warm_interpreter.started(last)
         task = receive(job_socket)
         if task is None or os.read(guarded, 1) != b"g":
+            if warm is not None:
+                warm.end()
             os._exit(0)
         testing.hit("before_started")
         try:
@@ -457,7 +475,10 @@ def main(guardian: Optional[Dict[str, Any]], job_socket: int, life: int, guarded
         redirect_stdio(os.path.join(task.folder, AGENT_LOG))
         NumberedJsonDir(os.path.join(task.queue, "slots")).lock(task.number)
         task.state["guardian"], task.state["supervisor"] = guardian, own_identity
-        host = NodeHost(task) if task.job.get("nodes") else QueueHost(task)
+        if warm is not None and not warm_plan.is_suitable(task):
+            warm.dismiss()
+            warm = None
+        host = NodeHost(task) if task.job.get("nodes") else QueueHost(task, warm)
         run = Supervisor(task, host, wakeup, guarded, heart)
         host.join(run)
         run.run()
@@ -465,5 +486,7 @@ def main(guardian: Optional[Dict[str, Any]], job_socket: int, life: int, guarded
     except BaseException:  # a forked child must never return into its parent's code
         traceback.print_exc()
         sys.stderr.flush()
+        if warm is not None:
+            warm.end()
         os._exit(70)  # without a farewell: the guardian cleans up
     os._exit(0)

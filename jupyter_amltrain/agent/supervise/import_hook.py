@@ -129,6 +129,19 @@ def _offer_stack() -> None:
         os.write(handle, ("%d %s\n" % (os.getpid(), started)).encode())
 
 
+def _wait(folder: str) -> None:
+    """Become the process of a job, if this interpreter was started before there is one (``supervise/warm_hook.py``)."""
+    import os
+
+    handle = os.environ.pop("AMLTRAIN_WAITING", "")
+    if handle:
+        path = "%s/amltrain_warm.py" % folder
+        loader: Any = type(globals()["__loader__"])  # that of source files, which keeps byte code
+        names: Any = {"__name__": "amltrain_warm", "__file__": path}
+        exec(loader("amltrain_warm", path).get_code("amltrain_warm"), names)
+        names["wait"](int(handle))
+
+
 def _import_next(here: str) -> None:
     """Run the next sitecustomize on the path: Python imports only the first."""
     sys.path[:] = [folder for folder in sys.path if folder != here]
@@ -152,3 +165,4 @@ if __name__ == "sitecustomize":
     except Exception:  # the user's interpreter must start without this hook too
         pass
     _import_next(_folder)
+    _wait(_folder)

@@ -30,6 +30,7 @@ _FILES = {
     import_hook.IMPORTABLE[7] + ".py": "supervise/mlflow_hook.py",
     import_hook.IMPORTABLE[8] + ".py": "displays/display_hook.py",
     import_hook.IMPORTABLE[9] + ".py": "displays/rich_forms.py",
+    "amltrain_warm.py": "supervise/warm_hook.py",
     import_hook.AFTER["torch"] + ".py": "telemetry/torch_hook.py",
     import_hook.AFTER["matplotlib"] + ".py": "pictures/matplotlib_hook.py",
     import_hook.AFTER["tqdm.notebook"] + ".py": "supervise/tqdm_hook.py",

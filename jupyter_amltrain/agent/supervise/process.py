@@ -6,7 +6,7 @@ import errno
 import os
 import socket
 import subprocess
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Protocol, Sequence, Tuple
 
 from .. import testing
 from ..distributed import launchers
@@ -35,6 +35,17 @@ class LaunchFailed(Exception):
 
 class NoProcess(Exception):
     """The process of the job could not be forked because of a process limit. Can be retried."""
+
+
+class WaitingProcess(Protocol):
+    """Process that can become that of a job (``warm_interpreter.py``)."""
+
+    is_needed: Callable[[], bool]
+
+    def become(
+        self, argv: List[str], cwd: str, env: Dict[str, str], task: Assignment
+    ) -> Optional[subprocess.Popen[bytes]]:
+        """Return the process of the job, or ``None`` if it is to be started."""
 
 
 class SinkEndpoint:
@@ -107,8 +118,33 @@ def cell_of(job: Dict[str, Any]) -> str:
     return os.path.basename(str(spec.get("script_name") or "script.py"))
 
 
+def variables(
+    task: Assignment, sink: Optional[SinkEndpoint], search: Optional[Sequence[str]] = None
+) -> Tuple[Dict[str, str], str]:
+    """Return the environment of the job with its hooks, and the folder of the hooks.
+
+    Parameters
+    ----------
+    search
+        Further folders of modules; by default those of the code where it was submitted.
+    """
+    if search is None:
+        root = (task.job.get("code") or {}).get("root") or os.path.join(task.folder, SOURCE)
+        search = code_place.search_folders(task.job, root)
+    env = environment(task, sink)
+    code_place.add_search(env, search)
+    hook = job_hooks.add(
+        env, task.folder, os.path.join(task.home, "agent"), gpus=bool(task.devices), cell=cell_of(task.job),
+        is_needed=job_hooks.runs_notebook(task.job["argv"]), sink=(sink.port, sink.token) if sink else None,
+    )  # fmt: skip
+    return env, hook
+
+
 def start(
-    task: Assignment, sink: Optional[SinkEndpoint], container: Optional[Container] = None
+    task: Assignment,
+    sink: Optional[SinkEndpoint],
+    container: Optional[Container] = None,
+    warm: Optional[WaitingProcess] = None,
 ) -> subprocess.Popen[bytes]:
     """Start the process of the job; its output is appended to ``log/rank-0.txt``.
 
@@ -118,6 +154,8 @@ def start(
     ----------
     container
         Container in which the job runs; then the process is that of ``docker run``.
+    warm
+        Interpreter that becomes the process if it fits.
 
     Raises
     ------
@@ -126,16 +164,11 @@ def start(
     """
     if container is not None:
         task = task._replace(environ=containers.inherited(task.environ))
-    env = environment(task, sink)
     code = code_place.place_of(task)
-    code_place.add_search(env, code.search)
+    env, hook = variables(task, sink, code.search)
     code_place.make_working_folder(task.job["cwd"], os.path.join(task.folder, SOURCE))
     if code.note and code.note not in task.state.get("notes", ()):
         task.state["notes"] = [*task.state.get("notes", ()), code.note]
-    hook = job_hooks.add(
-        env, task.folder, os.path.join(task.home, "agent"), gpus=bool(task.devices), cell=cell_of(task.job),
-        is_needed=job_hooks.runs_notebook(task.job["argv"]), sink=(sink.port, sink.token) if sink else None,
-    )  # fmt: skip
     _create_outputs(task, env)
     _link_kept_folders(task)
     argv, cwd, output = code.argv, task.job["cwd"], LOG
@@ -152,7 +185,10 @@ def start(
         raise LaunchFailed("the log cannot be written: %s" % (error.strerror or error)) from error
     umask = os.umask(USER_UMASK)
     try:
-        return spawn(argv, cwd, env, stdout=log, stderr=log, close_fds=True)
+        process = None if warm is None else warm.become(argv, cwd, env, task)
+        if warm is not None and process is None and not warm.is_needed():
+            raise NoProcess("the run is to end")
+        return process or spawn(argv, cwd, env, stdout=log, stderr=log, close_fds=True)
     finally:
         os.umask(umask)
         os.close(log)

@@ -19,13 +19,14 @@ from .process import SinkEndpoint, record_output, serve_sink, start
 
 if TYPE_CHECKING:
     from .supervisor import Supervisor
+    from .warm_interpreter import WarmInterpreter
 
 
 class QueueHelpers:
     """Sampler, MLflow sink and writer of the provenance of a job of the queue."""
 
-    def __init__(self, task: Assignment) -> None:
-        self.task = task
+    def __init__(self, task: Assignment, warm: Optional[WarmInterpreter] = None) -> None:
+        self.task, self.warm = task, warm
         self.sampler, self.sink = Helper("sampler"), Helper("sink")
         self.provenance = Helper("writer of the provenance", once=True)
         self.all_helpers = [self.sampler, self.sink, self.provenance]
@@ -34,8 +35,11 @@ class QueueHelpers:
     def open_sink(self) -> None:
         """Open the socket of the sink, if the job has one."""
         tracking = self.task.job["tracking"]
+        opened = self.warm.sink if self.warm is not None else None
         if tracking.get("mode") == "sink" and tracking.get("run_id"):
-            self.sink_endpoint = open_sink_endpoint(self.task.folder)
+            self.sink_endpoint = opened or open_sink_endpoint(self.task.folder)
+        elif opened is not None:
+            opened.socket.close()
 
     def initial_helpers(self, poll: select.poll) -> List[Helper]:
         """Return the helpers that are started with the job."""
@@ -68,9 +72,9 @@ class QueueHost:
     keeps_state = True
     has_queue = True
 
-    def __init__(self, task: Assignment) -> None:
-        self.task = task
-        self.helpers: Helpers = QueueHelpers(task)
+    def __init__(self, task: Assignment, warm: Optional[WarmInterpreter] = None) -> None:
+        self.task, self.warm, self.is_warm = task, warm, False
+        self.helpers: Helpers = QueueHelpers(task, warm)
         self.is_canceled = False
 
     def has_gpus(self) -> bool:
@@ -83,7 +87,12 @@ class QueueHost:
 
     def start(self, run: Supervisor) -> subprocess.Popen[bytes]:
         """Start the process of the job."""
-        return start(self.task, self.helpers.sink_endpoint, run.container)
+        warm, self.warm = self.warm, None
+        if warm is not None:
+            warm.is_needed = lambda: _is_needed(run)
+        process = start(self.task, self.helpers.sink_endpoint, run.container, warm)
+        self.is_warm = warm is not None and warm.is_used
+        return process
 
     def request_end(self, run: Supervisor) -> None:
         """Send SIGTERM to every process of the run; in a container the engine does so."""
@@ -137,6 +146,12 @@ class QueueHost:
         run.heart.send_state(run.state)
         run.file.save_with_retry(run.state, run.heart.beat)
         resume(run.state["guardian"])
+
+
+def _is_needed(run: Supervisor) -> bool:
+    """Handle what has come for a supervisor that is about to start its job; return whether it is to start."""
+    run.listen(0.0)
+    return not run.should_end()
 
 
 def open_sink_endpoint(folder: str) -> Optional[SinkEndpoint]:

@@ -64,6 +64,8 @@ class JobHost(Protocol):
         Whether this process writes the run's state.
     has_queue
         Whether a run that was ended by a signal to its supervisor can go back to a queue.
+    is_warm
+        Whether the process of the job had its packages before it was the job's.
     """
 
     helpers: Helpers
@@ -71,6 +73,7 @@ class JobHost(Protocol):
     signal_detail: str
     keeps_state: bool
     has_queue: bool
+    is_warm: bool
 
     def has_gpus(self) -> bool:
         """Whether GPUs may have to be read before the job starts."""
@@ -226,7 +229,8 @@ class Supervisor:
         # of the job. The socket of the sink listens already, so clients only wait.
         for helper in self.helpers.initial_helpers(self.poll):
             if not helper.pid and not helper.is_done:
-                helper.due = self.began + HELPERS_DELAY_S
+                is_urgent = self.host.is_warm and helper is self.helpers.sink  # nothing else keeps the job waiting
+                helper.due = self.began + (0.0 if is_urgent else HELPERS_DELAY_S)
         while self.status is None:
             self._wait()
             self._step()
