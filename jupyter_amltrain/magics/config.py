@@ -36,6 +36,9 @@ class AMLTrain(Configurable):
     autolog = Bool(False, help="Whether MLflow logs in the runs for libraries that it knows, as with --autolog.").tag(
         config=True
     )
+    warm = Bool(
+        True, help="Whether a run may start in a Python that has waited for it with the packages of the last run."
+    ).tag(config=True)
     short_errors = Bool(True, help="Show errors as one line; False shows tracebacks.").tag(config=True)
     log_lines = Int(
         0, min=0, help="Lines that %aml_runs logs shows without --tail; 0 for all (long logs are shortened)."
@@ -99,4 +102,5 @@ class AMLTrain(Configurable):
             isolated=self.isolated,
             tracking_uri=self.tracking_uri,
             autolog=self.autolog,
+            warm=self.warm,
         )

@@ -322,3 +322,10 @@ def test_autolog_setting_is_that_of_each_run(ip: InteractiveShell, cell: Cell) -
     cell("%%aml_submit --as run --wait\nprint(1)")
     cell("%config AMLTrain.autolog = False")
     assert ip.user_ns["run"].spec.autolog
+
+
+def test_warm_setting_is_that_of_each_run(ip: InteractiveShell, cell: Cell) -> None:
+    cell("%config AMLTrain.warm = False")
+    cell("%%aml_submit --as run --wait --env-var A=1\nprint(1)")
+    cell("%config AMLTrain.warm = True")
+    assert ip.user_ns["run"].spec.env == {"AMLTRAIN_WARM": "0", "A": "1"}
