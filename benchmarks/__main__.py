@@ -9,6 +9,7 @@ for name in (
     "load_ext",
     "helpers_memory",
     "submit",
+    "first_metric",
     "projects",
     "log_lines",
     "many_runs",
