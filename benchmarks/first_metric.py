@@ -102,7 +102,7 @@ def main(rounds: int = 7) -> None:
                 **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
                 "AMLTRAIN_HOME": f"{folder}/home",
                 "AMLTRAIN_QUEUE": f"{folder}/queue",
-                "AMLTRAIN_DISPATCHER_IDLE": "20",
+                "AMLTRAIN_DISPATCHER_IDLE": "120",
                 "IPYTHONDIR": f"{folder}/ipython",
             }
             with running_kernel(environ, folder) as kernel:
