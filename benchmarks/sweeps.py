@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.timing import interleaved, line, verdict
+from jupyter_amltrain.agent.protocol import WARM, WARM_S
 from tests.conftest import end_all
 
 TRIALS, CONCURRENT, ROUNDS = 12, 2, 3
@@ -69,6 +70,7 @@ def driver() -> None:
 
 def fit() -> None:
     """Print the time per trial of both, in turn, for trials that fit a small model."""
+    os.environ[WARM] = str(WARM_S)
     _compare(FIT, FIT_TRIALS, 0.5)
 
 

@@ -37,7 +37,7 @@ class AMLTrain(Configurable):
         config=True
     )
     warm = Bool(
-        True, help="Whether a run may start in a Python that has waited for it with the packages of the last run."
+        False, help="Whether a run may start in a Python that has waited for it with the packages of the last run."
     ).tag(config=True)
     short_errors = Bool(True, help="Show errors as one line; False shows tracebacks.").tag(config=True)
     log_lines = Int(

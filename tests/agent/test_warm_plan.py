@@ -46,7 +46,7 @@ def test_script_that_cannot_be_read_has_no_imports(tmp_path: Path) -> None:
 
 def task(**more: Any) -> Assignment:
     job = {"argv": ["python", "-u", "/run/x.py"], "cwd": "/", "env": {}, "tracking": {}, "spec": {}, **more}
-    rest: dict[str, Any] = {"environ": {}, "secrets": {}, "devices": []}
+    rest: dict[str, Any] = {"environ": {"AMLTRAIN_WARM": "600"}, "secrets": {}, "devices": []}
     rest = {name: more.get(name, value) for name, value in rest.items()}
     return Assignment(
         home="/home", folder="/run", job=job, state={}, cpu_slot=0, hide_gpus=False, queued_for=0.0, assigned=0.0,
@@ -67,6 +67,7 @@ def task(**more: Any) -> Assignment:
         {"argv": ["python", "-u", "x.py"]},
         {"env": {"AMLTRAIN_WARM": "0"}},
         {"environ": {"AMLTRAIN_WARM": "0"}},
+        {"environ": {}},
         {"env": {"AMLTRAIN_AUTOLOG": "1"}},
     ],
 )

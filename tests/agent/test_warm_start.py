@@ -87,7 +87,7 @@ class Notebook:
         self.package("warmed", "import decimal\nVALUE = 1\n")
         self.script = folder / "script.py"
         self.python = sys.executable
-        self.environ = {**os.environ, "PYTHONPATH": str(self.packages)}
+        self.environ = {**os.environ, "PYTHONPATH": str(self.packages), "AMLTRAIN_WARM": "600"}
 
     def package(self, name: str, code: str) -> None:
         (self.packages / f"{name}.py").write_text(code)

@@ -325,7 +325,7 @@ def test_autolog_setting_is_that_of_each_run(ip: InteractiveShell, cell: Cell) -
 
 
 def test_warm_setting_is_that_of_each_run(ip: InteractiveShell, cell: Cell) -> None:
-    cell("%config AMLTrain.warm = False")
-    cell("%%aml_submit --as run --wait --env-var A=1\nprint(1)")
     cell("%config AMLTrain.warm = True")
-    assert ip.user_ns["run"].spec.env == {"AMLTRAIN_WARM": "0", "A": "1"}
+    cell("%%aml_submit --as run --wait --env-var A=1\nprint(1)")
+    cell("%config AMLTrain.warm = False")
+    assert ip.user_ns["run"].spec.env == {"AMLTRAIN_WARM": "600", "A": "1"}

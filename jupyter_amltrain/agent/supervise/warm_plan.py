@@ -16,8 +16,6 @@ from .warm_hook import NO_MARK
 if TYPE_CHECKING:
     import ast
 
-#: Seconds that an interpreter waits for a run, where no variable says otherwise.
-IDLE_S = 600.0
 #: Variable with the largest memory of a waiting interpreter, in MiB; and its default.
 MEMORY, MAX_MEMORY_MIB = "AMLTRAIN_WARM_MEMORY", 1024.0
 #: Prefixes of the variables that differ from run to run, and that no library of C reads.
@@ -63,7 +61,7 @@ def is_suitable(task: Assignment) -> bool:
         and argv[1] == "-u"
         and os.path.isabs(argv[2])
         and argv[2].endswith(".py")
-        and number(task, WARM, IDLE_S) > 0
+        and number(task, WARM, 0.0) > 0
     )
 
 
@@ -93,7 +91,7 @@ def plan_of(task: Assignment, env: Dict[str, str]) -> Optional[WarmPlan]:
     place = os.path.join(task.home, "agent", "next")
     shown = {name: value.replace(task.folder, place) for name, value in env.items()}
     memory = min(number(task, MEMORY, MAX_MEMORY_MIB) * 2**20, _free_memory() / 4)
-    idle_s = number(task, WARM, IDLE_S)
+    idle_s = number(task, WARM, 0.0)
     return WarmPlan(list(task.job["argv"]), task.job["cwd"], {**shown, MARK: NO_MARK}, lines, idle_s, int(memory))
 
 
