@@ -16,6 +16,7 @@ from jupyter_amltrain.kernel.observers import FrameCallback
 from jupyter_amltrain.kernel.outcome_text import as_error
 from jupyter_amltrain.kernel.run_record import record_of
 from jupyter_amltrain.kernel.session import controller
+from jupyter_amltrain.kernel.terminal_screen import without_marks
 from jupyter_amltrain.schema.child_run import ChildRun, ChildRuns
 from jupyter_amltrain.schema.job import EVERY, JobSpec
 from jupyter_amltrain.schema.provenance import Provenance
@@ -244,7 +245,7 @@ class TrackedRun:
         """Return the last `limit` bytes of a log as text, as far as they are known where the target is silent."""
         child = self.child(step).id if step else ""
         data = controller().loop.call(controller().logs(self.handle, limit, child, rank), None)
-        return data.decode("utf-8", "replace")
+        return without_marks(data.decode("utf-8", "replace"))
 
     @property
     def parent(self) -> TrackedRun | None:

@@ -23,9 +23,11 @@ _MAX_PENDING = 4096
 #: Fills the second column of a wide character, and the columns of a tab; never shown.
 _FILL = "\0"
 
+#: Where a job displays a value.
+_MARK = r"\x1b_amltrain:(?P<mark>[a-z-]{1,20}(?:;\d{1,9}){0,2})\x1b\\"
 _TOKEN = re.compile(
     r"\x1b\[(?P<args>[0-9;:<=>?]*)[ -/]*(?P<final>[@-~])"
-    r"|\x1b_amltrain:(?P<mark>[a-z-]{1,20}(?:;\d{1,9}){0,2})\x1b\\"  # where a job displays a value
+    rf"|{_MARK}"
     r"|\x1b[\]PX^_].*?(?:\x07|\x1b\\)"  # titles and links; their text stays
     r"|\x1b[ -/]*(?P<single>[0-~])"
     r"|(?P<control>[\x00-\x1f\x7f])",
@@ -33,6 +35,12 @@ _TOKEN = re.compile(
 )
 _PENDING = re.compile(r"\x1b(?:\[[0-9;:<=>?]*[ -/]*|[\]PX^_](?:[^\x07\x1b]|\x1b(?!\\))*|[ -/]*)?\Z")
 _HAS_CODES = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
+
+
+def without_marks(text: str) -> str:
+    """Return the text of a log without the marks of displays, which a terminal does not show."""
+    return re.sub(_MARK, "", text)
+
 
 Style = str
 #: Text in one style, as the parameters of the code that selects it; ``""`` is plain.

@@ -19,6 +19,7 @@ from jupyter_amltrain.agent.mlflow.validation import Refusal
 from jupyter_amltrain.agent.sink_notes import SinkNotes
 from tests.agent.mlflow_jobs import RUN_ID, Host
 
+API = "/api/2.0/mlflow/"
 #: A call as it came.
 CALL = MlflowCall("POST", "/", "", b"")
 
@@ -198,7 +199,6 @@ def test_missing_part_of_own_object_is_not_sought_in_project(
     ("method", "op", "body", "kind"),
     [
         ("GET", "metrics/get-history-bulk", {"run_id": RUN_ID}, "run"),
-        ("POST", "experiments/delete", {"experiment_id": "made"}, "experiment"),
     ],
 )
 def test_call_of_project_for_own_object_is_refused_with_reason(
@@ -213,6 +213,15 @@ def test_call_of_project_for_own_object_is_refused_with_reason(
     assert caught.value.code == "INVALID_STATE"
     for other in ({"experiment_id": "0"}, {"experiment_ids": ["0", "77"]}):
         assert sink.handle(method, path + op, other, request=request) == "of the project"
+
+
+def test_experiment_of_the_job_cannot_be_deleted_in_it(sink: Sink) -> None:
+    made = sink.handle("POST", API + "experiments/create", {"name": "made"})["experiment_id"]
+    for own in (made, "0"):
+        with pytest.raises(Refusal) as refusal:
+            sink.handle("POST", API + "experiments/delete", {"experiment_id": own}, request=CALL)
+        assert refusal.value.code == "INVALID_STATE"
+    assert sink.handle("POST", API + "experiments/delete", {"experiment_id": "77"}, request=CALL) == "of the project"
 
 
 def test_change_in_project_may_name_own_run(sink: Sink) -> None:
@@ -279,9 +288,6 @@ def test_list_of_artifacts_above_those_of_run_is_refused(host: Host) -> None:
     code, answer = host.call("GET", f"artifacts/list?run_id={RUN_ID}&path=../models")
     assert (code, answer["error_code"], answer["message"]) == (400, "INVALID_PARAMETER_VALUE", "Invalid path")
     assert host.call("GET", f"artifacts/list?run_id={RUN_ID}&path=a..b")[0] == 200
-
-
-API = "/api/2.0/mlflow/"
 
 
 def experiment_named(sink: Sink, name: str) -> str:

@@ -35,6 +35,7 @@ OPTIONAL = {
     ("pandas_hook.py", "pandas"),
     ("tracker_hook.py", "mlflow"),
     ("mlflow_hook.py", "mlflow"),
+    ("rich_forms.py", "vl_convert"),
     *(("tracker_reader.py", name) for name in ("tensorboard", "wandb")),
     *(("notebook_runner.py", name) for name in ("jupyter_client", "jupyter_core", "nbclient")),
 } | {
