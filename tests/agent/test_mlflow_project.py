@@ -240,6 +240,13 @@ def test_experiment_that_store_lacks_is_not_searched_and_not_named_there() -> No
     with pytest.raises(Refusal) as refusal:
         search.forward(MlflowCall("POST", "/x", "", b"{}"), "/api/2.0/mlflow/x", {"experiment_id": OWN})
     assert refusal.value.code == "INVALID_STATE"
+    made = Store()
+    experiments = {OWN: {"name": "job"}, "99": {"name": "made"}}
+    made.json = Empty().json  # type: ignore[method-assign]
+    ProjectSearch(made, experiments).forward(  # type: ignore[arg-type]
+        MlflowCall("POST", "/x", "", b"{}"), "/api/2.0/mlflow/x", {"experiment_ids": ["99", "3"]}
+    )
+    assert json.loads(made.asked[-1][1]) == {"experiment_ids": ["99", "3"]}
 
 
 def test_server_that_cannot_start_is_refused_soon_and_once() -> None:

@@ -332,3 +332,8 @@ def test_run_in_experiment_that_nobody_has_stays_in_that_of_the_job(sink: Sink) 
     with pytest.raises(Refusal) as refusal:
         sink.handle("POST", API + "runs/create", {"experiment_id": "99", "start_time": 2})
     assert refusal.value.code == "RESOURCE_DOES_NOT_EXIST"
+
+
+def test_search_of_too_many_runs_is_refused(sink: Sink) -> None:
+    with pytest.raises(Refusal, match="max_results"):
+        sink.handle("POST", API + "runs/search", {"experiment_ids": ["0"], "max_results": 123456789})

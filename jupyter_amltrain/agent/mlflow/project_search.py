@@ -223,7 +223,9 @@ class ProjectSearch:
         if "experiment_id" in body:
             body["experiment_id"] = self._stored_id(body["experiment_id"])
         if isinstance(body.get("experiment_ids"), list):
-            body["experiment_ids"] = [self._stored_id(one) for one in body["experiment_ids"]]
+            # one that the job has made may be listed by its id in the job: the server does not look for all of them
+            known = [(one, self._stored_experiment(str(one))) for one in body["experiment_ids"]]
+            body["experiment_ids"] = [self._stored_id(one) if one == EXPERIMENT_ID else at or one for one, at in known]
         return body
 
     def _stored_id(self, experiment: Any) -> Any:

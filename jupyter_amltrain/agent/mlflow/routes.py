@@ -122,6 +122,9 @@ _EXPERIMENT_CHANGES = ("experiments/update", "experiments/delete", "experiments/
 #: Calls for a trace of the job.
 _TRACE = re.compile(r"traces/[^/]+(/info|/tags)?$")
 
+#: Most runs of a page.
+MAX_RUNS = 50_000
+
 #: Searches of the registry, with the name of the list in their response and the size of a page.
 _SEARCHES = {
     "registered-models/search": ("registered_models", 100),
@@ -353,6 +356,9 @@ class Sink:
         return {"run_info": self._view(str(body.get("run_id") or body.get("run_uuid")))["info"]}
 
     def _search_runs(self, body: Body) -> Body:
+        if int(body.get("max_results") or 0) > MAX_RUNS:
+            name = "Invalid value %s for parameter 'max_results' supplied" % body["max_results"]
+            raise invalid("%s: It must be at most %d" % (name, MAX_RUNS))
         with self.recorder.lock:
             own, ids = matching_runs(self._state, body), set(self._state.runs)
         return search.page("runs", own, body, 1000) if self._project is None else self._project.runs(body, own, ids)
