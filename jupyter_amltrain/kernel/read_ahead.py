@@ -67,7 +67,7 @@ class ReadAhead:
         return list(zip(pack, await resumed(read, self._transfer), strict=True))
 
     async def close(self) -> None:
-        """Cancel the requests that nobody waits for any more."""
+        """Cancel the requests that are still under way."""
         for task in self._reading:
             task.cancel()
         await asyncio.gather(*self._reading, return_exceptions=True)

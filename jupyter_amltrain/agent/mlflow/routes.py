@@ -250,7 +250,7 @@ class Sink:
                     return {"experiment": experiment}
         if not name:
             raise missing("Could not find experiment with name ''")
-        # the first call of most scripts: not asked of the project, whose server would have to be started for it
+        # most scripts call this first: asking the project would start its server, which takes seconds
         return {"experiment": self._look_up(_experiment_id(name), name)}
 
     def _look_up(self, experiment_id: str, name: str) -> Body:
