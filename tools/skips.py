@@ -33,7 +33,7 @@ ALLOWED = (
     r"PyTorch is not installed",
     r"mpirun is not installed",
     r"(DeepSpeed|Ray|TensorFlow|mpi4py) is not installed",
-    r"Python 3\.8 is not on this machine",
+    r"Python 3\.\d+ is not on this machine",
 )
 
 _refused: list[tuple[str, str]] = []

@@ -187,7 +187,7 @@ def test_script_in_waiting_interpreter_of_each_python(notebook: Notebook, versio
     command = [shutil.which(f"python{version}") or "false", "-c", "import sys; print(sys.executable)"]
     notebook.python = subprocess.run(command, capture_output=True, text=True).stdout.strip()
     if not notebook.python:
-        pytest.skip("it is not installed")
+        pytest.skip(f"Python {version} is not on this machine")
     code = "import warmed\n" + SCRIPTS[name]
     cold, _, _ = notebook.run(code)
     notebook.ready()
