@@ -104,13 +104,19 @@ export function figureValue(feed: StreamFeedModel, figure: number, trans: Transl
     return '';
   }
   const isMemory = unit === 'MiB' || unit === 'bytes';
-  const known = all
-    .flatMap(([node, column]) => {
-      const rows = nodes[node].rows(feed.ended ? feed.start : feed.newest - 3 * layout.period);
-      const values = Array.from({ length: rows.length }, (_, i) => (feed.ended && isMemory ? rows.high(column, i) : rows.mean(column, i)));
-      return feed.ended ? values : values.slice(-3).filter(Number.isFinite).slice(-1);
-    })
-    .filter(Number.isFinite);
+  const valuesOf = ([node, column]: [number, number]): number[] => {
+    const rows = nodes[node].rows(feed.ended ? feed.start : feed.newest - 3 * layout.period);
+    const first = feed.ended ? 0 : Math.max(0, rows.length - 3);
+    const values: number[] = [];
+    for (let i = first; i < rows.length; i++) {
+      const value = feed.ended && isMemory ? rows.high(column, i) : rows.mean(column, i);
+      if (Number.isFinite(value)) {
+        values.push(value);
+      }
+    }
+    return feed.ended ? values : values.slice(-1);
+  };
+  const known = all.flatMap(valuesOf);
   const range = extent(known);
   if (!range) {
     return trans.__('n/a');
