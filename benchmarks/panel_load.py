@@ -49,7 +49,7 @@ def submit_live(notebook: NotebookPage, panel: PanelPage) -> None:
     panel.connect()
     notebook.cell("import jupyter_amltrain as aml\nrun = aml.submit('pass', target='wide', name='live')")
     end = time.monotonic() + 60
-    while not panel.handles()[0].startswith("wide/"):
+    while not (panel.handles() or [""])[0].startswith("wide/"):
         assert time.monotonic() < end, "the run does not come"
         panel.settle(0.2)
     panel.command("run-gpus", handle=panel.handles()[0])
