@@ -16,6 +16,8 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 #: Name of this module beside the script.
 MODULE = "_amltrain_notebook"
+#: First statement of a script that shows values: it imports this module, and defines ``display``.
+INSTALL = "__import__('%s').install()" % MODULE
 #: A loop of ``%timeit`` takes at least so many seconds, and is repeated so many times.
 _LOOP_S, _REPEAT = 0.2, 7
 #: ``$name`` outside single quotes, and ``$$name``, as IPython's DollarFormatter finds them.

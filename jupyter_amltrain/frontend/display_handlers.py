@@ -58,7 +58,7 @@ class DisplayHandlers:
         """Return a part of a displayed value."""
         controller = self._controller
         entry = await controller.known_run(await controller.find(request.handle))
-        forms = await controller.backends.displays.read(entry, request.number)
+        forms = await controller.backends.shown.read_display(entry, request.number)
         if forms is None:
             raise CommandError(
                 f"Cannot show display {request.number} of {request.handle}: its file was deleted or is damaged.",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.frontend.protocol import Reply, Request, op
+from jupyter_amltrain.kernel.shown_files import shown_files
 from jupyter_amltrain.kernel.streams import above_all_lines
 from jupyter_amltrain.schema.record import RunDisplay, RunPicture
 from jupyter_amltrain.tracking.thumbnails import media_type
@@ -77,12 +78,12 @@ class PictureHandlers:
     async def list(self, request: GetPictures) -> PicturesReply:
         """Return the pictures and displays of a run that are known; a search for new ones begins."""
         entry = await self._controller.source(request.handle)
-        displays, hidden = entry.displays.shown(above_all_lines(entry.log.end().places))
+        files = shown_files(entry.displays, entry.pictures, above_all_lines(entry.log.end().places))
         return PicturesReply(
-            pictures=entry.pictures.shown(),
-            hidden=entry.pictures.hidden,
-            displays=displays,
-            displays_hidden=hidden,
+            pictures=files.pictures,
+            hidden=files.pictures_hidden,
+            displays=files.displays,
+            displays_hidden=files.displays_hidden,
         )
 
     @op("picture")

@@ -16,7 +16,7 @@ import string
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from jupyter_amltrain.agent.notebook_runtime import MODULE
+from jupyter_amltrain.agent.notebook_runtime import INSTALL, MODULE
 from jupyter_amltrain.errors import PreflightError
 from jupyter_amltrain.jobs import bindings, notebook_names, preflight
 from jupyter_amltrain.jobs.edits import Edit, edit_of, edited
@@ -130,7 +130,7 @@ class _Translation:
                 return Translated(text)
         edits = [*self._magics(tree, text), *self._awaits(tree, text)]
         if re.search(r"\bdisplay\b", text):
-            self._before.insert(0, f"{_CALL}.install()")  # one of the notebook takes precedence
+            self._before.insert(0, INSTALL)  # one of the notebook takes precedence
             self._defines.add("display")
         return Translated(
             edited(text, edits),

@@ -13,8 +13,7 @@ from jupyter_amltrain.backends.base import Backend
 from jupyter_amltrain.backends.provisioner import Provisioner
 from jupyter_amltrain.backends.target_kinds import backend_class, kind_of
 from jupyter_amltrain.kernel.bounded_reads import BoundedReads
-from jupyter_amltrain.kernel.displays import DisplayReader
-from jupyter_amltrain.kernel.pictures import PictureReader
+from jupyter_amltrain.kernel.shown_reader import ShownFilesReader
 from jupyter_amltrain.kernel.store import Entry, RunStore
 from jupyter_amltrain.kernel.target_file import TargetFile
 from jupyter_amltrain.kernel.watcher import Watcher
@@ -47,8 +46,7 @@ class BackendPool:
         self._loop, self._root, self._targets, self._store = loop, root, targets, store
         self._outcome, self._over = outcome, over
         #: Of the runs of all targets.
-        self.pictures = PictureReader(loop, self.backend, self._on_media)
-        self.displays = DisplayReader(loop, self.backend, self._on_media)
+        self.shown = ShownFilesReader(loop, self.backend, self._on_shown)
         #: Reads for lists and records, which no silent target holds up.
         self.reads = BoundedReads(loop)
         self._backends: dict[str, Backend] = {}
@@ -69,8 +67,7 @@ class BackendPool:
                     self._loop,
                     self._outcome,
                     self._over,
-                    self.pictures,
-                    self.displays,
+                    self.shown,
                     machine,
                 )
                 for machine in range(backend.machines)
@@ -78,7 +75,7 @@ class BackendPool:
             self._tasks[name] = [self._loop.start(watcher.run(), f"watch {name}") for watcher in watchers]
         return self._backends[name]
 
-    def _on_media(self, handle: RunHandle) -> None:
+    def _on_shown(self, handle: RunHandle) -> None:
         if self._store.get(handle) is not None:
             self._store.touch(handle)
 

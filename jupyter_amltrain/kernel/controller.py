@@ -353,11 +353,9 @@ class Controller:
         try:
             entry = await self.known_run(await self.find(handle))
             if entry.run.status.state.terminal:
-                await self.backends.displays.complete(entry, PAGE_TIMEOUT_S)
-                await self.backends.pictures.complete(entry, PAGE_TIMEOUT_S)
+                await self.backends.shown.complete(entry, PAGE_TIMEOUT_S)
             else:
-                self.backends.displays.request(entry)
-                self.backends.pictures.request(entry)
+                self.backends.shown.request(entry)
             return entry
         except UnknownRun:
             if handle.rpartition("/")[2].startswith("monitor-"):  # a run of this name would exist
@@ -415,15 +413,14 @@ class Controller:
         """Update a run, its displays and pictures; what its target does not tell in time comes later."""
         entry = await self.known_run(handle)
         backend, read = self.backend(entry.run.target), self.backends.reads.value
-        await read(backend, ("displays", handle), lambda: self.backends.displays.complete(entry), None)
-        await read(backend, ("pictures", handle), lambda: self.backends.pictures.complete(entry), None)
+        await read(backend, ("shown files", handle), lambda: self.backends.shown.complete(entry), None)
         return entry
 
     async def read_picture(self, handle: RunHandle, path: str) -> bytes:
         """Return one of a run's pictures; empty if it is none, is no image, or is over 16 MiB."""
         entry = self.entry(handle)
         if entry.pictures.get(path) is None:
-            await self.backends.pictures.complete(entry)
+            await self.backends.shown.complete(entry)
         if entry.pictures.get(path) is None:  # only pictures are read, not any file that a page names
             return b""
         data = await self.backend(entry.run.target).files.read(entry.run.run_id, path, MAX_FILE_BYTES)
@@ -494,7 +491,7 @@ class Controller:
         if state == "imported":
             self.team.add(self.entry(handle).run)
 
-    async def _close(self) -> None:
+    async def _close(self, at_exit: bool) -> None:
         parts = (
             self.monitors.close_all,
             self.imports.close,
@@ -502,15 +499,16 @@ class Controller:
             *(b.close for b in self.backends),
             self.workspaces.close,
         )
-        for part in (*self.closers, *parts):
+        # When a kernel ends, pages have dropped its widgets: each would log an error.
+        for part in parts if at_exit else (*self.closers, *parts):
             try:
                 await part()
             except Exception:  # an error must not prevent closing the other parts
                 log.exception("closing")
 
-    def close(self) -> None:
-        """Stop watching. Runs continue."""
+    def close(self, *, at_exit: bool = False) -> None:
+        """Stop watching, without a word to clients if the interpreter ends. Runs continue."""
         try:
-            self.loop.call(self._close(), 10)
+            self.loop.call(self._close(at_exit), 10)
         finally:
             self.loop.close()

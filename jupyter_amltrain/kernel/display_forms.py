@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import base64
 import binascii
-import html
-import logging
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
+from jupyter_amltrain.agent.protocol import PICTURES
+from jupyter_amltrain.kernel.safe_html import MAX_TEXT, safe_html
 from jupyter_amltrain.kernel.streams import decode_object
 from jupyter_amltrain.tracking.thumbnails import Thumbnail, media_type, thumbnails
-
-log = logging.getLogger(__name__)
 
 HTML, MARKDOWN, LATEX, SVG, JSON, TEXT = (
     "text/html", "text/markdown", "text/latex", "image/svg+xml", "application/json", "text/plain"
@@ -26,45 +24,14 @@ HTML, MARKDOWN, LATEX, SVG, JSON, TEXT = (
 IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 #: Specifications that another extension of JupyterLab draws, such as Plotly's and Vega's.
 _DRAWN = re.compile(r"application/vnd\.(?!jupyter\.widget)[\w.+-]{1,60}\+json\Z")
-#: Characters of a text and of a JSON value, and bytes of a file.
-_MAX_TEXT, _MAX_JSON, MAX_FILE_BYTES = 300_000, 1_200_000, 16 << 20
+#: Characters of a JSON value, and bytes of a file.
+_MAX_JSON, MAX_FILE_BYTES = 1_200_000, 16 << 20
+#: Characters of a title and of the name of a file.
+_MAX_LINE = 200
 #: Characters of a display that a record has as it is, and of one of its images.
 MAX_WHOLE_CHARS, MAX_WHOLE_IMAGE = 24_000, 16_000
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-#: Elements whose content is no text.
-_HIDDEN = re.compile(
-    r"<(style|script|title|template|noscript|iframe|object|textarea|select|svg|math)\b.*?(?:</\1\s*>|\Z)",
-    re.DOTALL | re.IGNORECASE,
-)
-_TAGS = _words(
-    "a abbr b blockquote br caption center cite code col colgroup dd del details dfn div dl dt em figcaption figure h1"
-    " h2 h3 h4 h5 h6 hr i img ins kbd li mark ol p pre progress q s samp small span strike strong sub summary sup table"
-    " tbody td tfoot th thead tr tt u ul var wbr"
-)
-_ATTRIBUTES = _words("align alt border colspan dir height lang max open rowspan start title valign value width")
-#: Properties of a style that act within its element, and whose values load nothing.
-_STYLES = _words(
-    "background-color border border-bottom border-collapse border-color border-left border-radius border-right"
-    " border-spacing border-style border-top border-width color font-family font-size font-style font-variant"
-    " font-weight line-height max-width min-width padding padding-bottom padding-left padding-right padding-top"
-    " text-align text-decoration text-indent text-transform vertical-align white-space width word-break word-wrap"
-)
-#: Elements in elements: the time that a parser takes grows with the square of their number.
-_MAX_DEPTH = 200
-_TAG = re.compile(r"<(/?)([a-zA-Z][\w:-]*)")
-#: Elements that have no content, and those that the next of their kind ends.
-_NOT_NESTED = _words(
-    "area base br col embed hr img input link meta param source track wbr dd dt li p tbody td tfoot th thead tr"
-)
-_IMAGE_DATA = re.compile(r"data:image/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/=\s]+\Z")
-#: An image that was not allowed, as the sanitizer writes it: every value is in quotes.
-_NO_IMAGE = re.compile(r'<img(?:\s+(?!src=)[\w-]+="[^"]*")*\s*/?>')
-_LINK = re.compile(r"(?:https?:|mailto:|#)", re.IGNORECASE)
 _ADDRESS = re.compile(r"\s*(?:[a-z][a-z0-9+.-]*:)?//", re.IGNORECASE)
 
 
@@ -77,9 +44,13 @@ class Forms(msgspec.Struct, frozen=True, kw_only=True):
         Size of the data.
     small
         What stands for the data in a record where they are too large.
+    picture, title
+        Path and title of the image file of the run that it shows; empty for other values.
     """
 
     version: int = 0
+    picture: str = ""
+    title: str = ""
     chars: int = 0
     data: dict[str, Any] = {}
     sizes: dict[str, dict[str, float]] = {}
@@ -110,6 +81,8 @@ def forms_of(file: bytes, *, for_record: bool = True) -> Forms | None:
     if not data:
         return None
     forms = Forms(version=version, chars=_size(data), data=data, sizes=sizes)
+    if name := _line(content.get("picture")):
+        forms = msgspec.structs.replace(forms, picture=f"{PICTURES}/{name}", title=_line(content.get("title")))
     if not for_record:
         return forms
     small, small_sizes = _small(data, sizes)
@@ -117,11 +90,16 @@ def forms_of(file: bytes, *, for_record: bool = True) -> Forms | None:
     return msgspec.structs.replace(forms, data=kept, small=small, small_sizes=small_sizes)
 
 
+def _line(text: Any) -> str:
+    """Return a text of a job as one short line."""
+    return "".join(letter for letter in text[:_MAX_LINE] if letter.isprintable()) if isinstance(text, str) else ""
+
+
 def _checked(mime: Any, form: Any) -> tuple[str, Any]:
     """Return the MIME type of a form by its content, and the form; ``None`` if it cannot be shown."""
     if mime in IMAGES and isinstance(form, str):
         return _image(form)
-    if not isinstance(mime, str) or (isinstance(form, str) and len(form) > _MAX_TEXT):
+    if not isinstance(mime, str) or (isinstance(form, str) and len(form) > MAX_TEXT):
         return "", None
     if isinstance(form, str) and form.strip():
         form = form.encode("utf-8", "replace").decode()
@@ -143,45 +121,6 @@ def _image(form: str) -> tuple[str, str | None]:
         return "", None
     kind = media_type(data)
     return kind, base64.b64encode(data).decode() if kind in IMAGES else None
-
-
-def safe_html(text: str) -> str | None:
-    """Return HTML without scripts, style sheets and external files; ``None`` if nothing is left to see."""
-    try:
-        import bleach
-        from bleach.css_sanitizer import CSSSanitizer
-    except ImportError:  # it comes with nbconvert
-        return None
-    text = _HIDDEN.sub("", text)
-    if _depth(text) > _MAX_DEPTH:
-        return None
-    styles = CSSSanitizer(allowed_css_properties=_STYLES, allowed_svg_properties=())
-    try:
-        result = bleach.clean(text, tags=_TAGS, attributes=_is_allowed, css_sanitizer=styles, strip=True)
-    except Exception:  # a parser of somebody else's; RecursionError of elements in elements
-        log.info("HTML of a display", exc_info=True)
-        return None
-    result = _NO_IMAGE.sub("", str(result)).strip()
-    visible = html.unescape(re.sub(r"<(?!img [^>]*src=|progress\b)[^>]*>", "", result)).strip()
-    return result if visible and len(result) <= _MAX_TEXT else None
-
-
-def _depth(text: str) -> int:
-    """Return how many elements are nested, at most."""
-    depth = deepest = 0
-    for tag in _TAG.finditer(text):
-        if tag[2].lower() not in _NOT_NESTED:
-            depth = max(0, depth - 1) if tag[1] else depth + 1
-            deepest = max(deepest, depth)
-    return deepest
-
-
-def _is_allowed(tag: str, name: str, value: str) -> bool:
-    if name == "src":
-        return tag == "img" and _IMAGE_DATA.match(value) is not None
-    if name == "href":
-        return tag == "a" and _LINK.match(value) is not None
-    return name in _ATTRIBUTES or name == "style" or (name == "class" and value == "dataframe")
 
 
 def _addresses(value: Any) -> Iterator[str]:

@@ -14,7 +14,7 @@ from jupyter_amltrain.kernel.gpu_tables import gpu_tables
 from jupyter_amltrain.kernel.log_errors import cell_line
 from jupyter_amltrain.kernel.outcome_text import canceled_text
 from jupyter_amltrain.kernel.run_charts import charts_of
-from jupyter_amltrain.kernel.run_displays import MAX_WITH_PICTURES, chars_of
+from jupyter_amltrain.kernel.shown_files import shown_files
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.kernel.streams import Metric, above_all_lines
 from jupyter_amltrain.kernel.sweep_board import board_of
@@ -28,7 +28,6 @@ from jupyter_amltrain.schema.record import (
     GpuTruth,
     LogTail,
     MetricSeries,
-    RunDisplay,
     RunRecord,
     TelemetrySeries,
 )
@@ -81,7 +80,7 @@ def record_of(entry: Entry) -> RunRecord:
     tail, hidden, places = entry.shown_log.end()
     if entry.shown_log is not entry.log:  # the log of another process has none of the marks
         places = above_all_lines(entry.log.end().places)
-    displays, displays_hidden = entry.displays.shown(places)
+    files = shown_files(entry.displays, entry.pictures, places)
     done = status.state.terminal
     shown = list(entry.metrics.metrics.items())[:METRICS]
     record = RunRecord(
@@ -132,10 +131,7 @@ def record_of(entry: Entry) -> RunRecord:
         parent=run.parent,
         attempt=run.status.attempt,
         scaling=_part(entry, "throughput", lambda: _measurement(entry), None),
-        pictures=entry.pictures.shown(*_room_of(displays)),
-        pictures_hidden=entry.pictures.hidden,
-        displays=displays,
-        displays_hidden=displays_hidden,
+        **files._asdict(),
         kind=entry.kind,
         view="run" if entry.kind == "run" else "dashboard",
     )
@@ -145,12 +141,6 @@ def record_of(entry: Entry) -> RunRecord:
         charts=_part(entry, "charts", lambda: charts_of(record), ChartSet()),
         tables=_part(entry, "tables", lambda: gpu_tables(record), no_tables),
     )
-
-
-def _room_of(displays: Iterable[RunDisplay]) -> tuple[int, ...]:
-    """Return the characters for the thumbnails of pictures beside displays; nothing without any."""
-    used = sum(chars_of(display.data) for display in displays)
-    return (max(0, MAX_WITH_PICTURES - used),) if used else ()
 
 
 def _measurement(entry: Entry) -> Measurement | None:

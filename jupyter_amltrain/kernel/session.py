@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import sys
 import threading
@@ -44,7 +45,7 @@ def _at_exit() -> None:
         del concurrent
         register = getattr(threading, "_register_atexit", atexit.register)
         with contextlib.suppress(RuntimeError):  # the interpreter is already shutting down
-            register(close)
+            register(functools.partial(close, at_exit=True))
 
 
 def _import_numpy() -> None:
@@ -78,12 +79,12 @@ def known_targets() -> TargetFile:
     return controller().targets if _controller is not None else TargetFile(StateRoot(), target_kinds(), notebook_path())
 
 
-def close() -> None:
+def close(*, at_exit: bool = False) -> None:
     """Close the controller; runs continue. The next use creates a new one."""
     global _controller
     with _guard:
         if _controller is not None and _owner == os.getpid():
             try:
-                _controller.close()
+                _controller.close(at_exit=at_exit)
             finally:
                 _controller = None

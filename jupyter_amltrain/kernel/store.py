@@ -11,8 +11,7 @@ import msgspec
 
 from jupyter_amltrain.backends.past_runs import PastRun
 from jupyter_amltrain.kernel.outcome_text import explained
-from jupyter_amltrain.kernel.run_displays import RunDisplays
-from jupyter_amltrain.kernel.run_pictures import RunPictures
+from jupyter_amltrain.kernel.shown_files import RunDisplays, RunPictures
 from jupyter_amltrain.kernel.streams import LogWindow, MetricLog
 from jupyter_amltrain.kernel.telemetry import RunTelemetry
 from jupyter_amltrain.loop import LoopThread
@@ -167,18 +166,14 @@ class Entry:
         """Figures that the script has shown, and images that it has logged."""
         return self.streams.pictures
 
-    def has_pictures(self, pictures: RunPictures) -> bool:
-        """Whether `pictures` are still its own: they may have been released."""
-        return self._streams is not None and self._streams.pictures is pictures
-
     @property
     def displays(self) -> RunDisplays:
         """Values that the script has displayed with their rich forms."""
         return self.streams.displays
 
-    def has_displays(self, displays: RunDisplays) -> bool:
-        """Whether `displays` are still its own: they may have been released."""
-        return self._streams is not None and self._streams.displays is displays
+    def shows(self, files: RunDisplays | RunPictures) -> bool:
+        """Whether `files` are still its own: they may have been released."""
+        return self._streams is not None and files in (self._streams.displays, self._streams.pictures)
 
     @property
     def offsets(self) -> dict[str, int]:

@@ -14,9 +14,8 @@ import msgspec
 from jupyter_amltrain.backends.base import Backend
 from jupyter_amltrain.backends.streams import PER_NODE, RunEvents, StreamChanges
 from jupyter_amltrain.errors import AmlTrainError, DamagedRun, TargetError, TargetUnreachable
-from jupyter_amltrain.kernel.displays import DisplayReader
 from jupyter_amltrain.kernel.outcome_text import failure_reason
-from jupyter_amltrain.kernel.pictures import PictureReader
+from jupyter_amltrain.kernel.shown_reader import ShownFilesReader
 from jupyter_amltrain.kernel.store import Entry, RunStore
 from jupyter_amltrain.kernel.streams import LOG_WINDOW_BYTES, decode_object
 from jupyter_amltrain.kernel.telemetry import NodeTelemetry
@@ -342,10 +341,8 @@ class Watcher:
         Returns the fields that an ended run gets besides its last status.
     over
         Called once for every run that has ended, after the store was updated.
-    pictures
-        Searches the pictures of runs with viewers.
-    displays
-        Reads the values that the scripts of runs with viewers display.
+    shown
+        Reads the displays and pictures of runs with viewers.
     machine
         Number of the target's machine whose runs are watched: a machine that does not answer delays no other.
     """
@@ -358,11 +355,10 @@ class Watcher:
         loop: LoopThread,
         outcome: Callable[[Entry, RunStatus], Awaitable[dict[str, Any]]],
         over: Callable[[RunHandle], None],
-        pictures: PictureReader,
-        displays: DisplayReader,
+        shown: ShownFilesReader,
         machine: int = 0,
     ) -> None:
-        self._pictures, self._displays, self._machine = pictures, displays, machine
+        self._shown, self._machine = shown, machine
         self._backend, self._target, self._store, self._loop = backend, target, store, loop
         self._outcome, self._on_ended = outcome, over
         self._absent: dict[str, float] = {}
@@ -452,7 +448,7 @@ class Watcher:
                 grown = frozenset(("telemetry",) if has_new else ())
             else:
                 grown = await read_streams(self._backend, entry, status, only=what)
-                self._displays.request(entry)
+                self._shown.request(entry, only_displays=True)
             if needs_frame(entry, grown):
                 self._store.touch(entry.run.handle, samples_only=grown == {"telemetry"})
         except Exception as error:  # the next poll reports the same error
@@ -531,11 +527,9 @@ class Watcher:
         if grown is None:
             return
         if status.state.terminal:  # the last record is saved in the notebook
-            await self._displays.complete(entry, has_ended=True)
-            await self._pictures.complete(entry, has_ended=True)
+            await self._shown.complete(entry, has_ended=True)
         elif has_viewers:
-            self._displays.request(entry)
-            self._pictures.request(entry)
+            self._shown.request(entry)
         if entry.run.status.cancel_requested and not status.state.terminal:
             # Requested by this kernel; the target's flag follows. Checked after the read, in case the request failed.
             status = msgspec.structs.replace(status, cancel_requested=True)

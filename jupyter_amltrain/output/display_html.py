@@ -21,7 +21,7 @@ def display_html(display: RunDisplay) -> str:
     data = display.data
     for mime in IMAGES:
         if mime in data:
-            return _BOX.format(_image(mime, str(data[mime]), display.sizes.get(mime) or {}))
+            return _BOX.format(_image(mime, str(data[mime]), display.sizes.get(mime) or {}, display.title))
     if SVG in data:
         coded = base64.b64encode(str(data[SVG]).encode()).decode()
         return _BOX.format(_image(SVG, coded, display.sizes.get(SVG) or {}))
@@ -62,8 +62,8 @@ def between_lines(lines: Sequence[str], displays: Sequence[RunDisplay], most: in
     return parts
 
 
-def _image(mime: str, data: str, size: Mapping[str, float]) -> str:
+def _image(mime: str, data: str, size: Mapping[str, float], title: str = "") -> str:
     sizes = "".join(f' {name}="{round(size[name])}"' for name in ("width", "height") if name in size)
     # A transparent image is made for a light page.
     style = "max-width: 100%; height: auto; background: #fff"
-    return f'<img src="data:{mime};base64,{html.escape(data)}"{sizes} alt="" style="{style}">'
+    return f'<img src="data:{mime};base64,{html.escape(data)}"{sizes} alt="{html.escape(title)}" style="{style}">'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import shlex
 
 import msgspec
@@ -81,10 +82,10 @@ def record_text(record: RunRecord, log_lines: int = LOG_LINES, child_rows: int =
 
 def pictures_lines(record: RunRecord) -> list[str]:
     """Return ``figures: figure-1.png, confusion.png and 3 more``."""
-    if not record.pictures:
-        return []
+    names = [posixpath.basename(display.picture) for display in record.displays if display.picture]
+    names += [picture.name for picture in record.pictures]
     more = f" and {record.pictures_hidden} earlier" if record.pictures_hidden else ""
-    return [f"figures: {', '.join(_one_line(picture.name) for picture in record.pictures)}{more}"]
+    return [f"figures: {', '.join(map(_one_line, names))}{more}"] if names else []
 
 
 def children_lines(record: RunRecord, limit: int = CHILD_ROWS) -> list[str]:

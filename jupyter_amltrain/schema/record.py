@@ -264,6 +264,8 @@ class RunDisplay(msgspec.Struct, frozen=True, kw_only=True):
         ``width`` and ``height`` in CSS pixels, by MIME type.
     partial
         Whether the run has more of it: larger forms, or images of which this has a small copy.
+    picture, title
+        Path in the run's folder and title of the figure that it shows; empty for other values.
     """
 
     number: int
@@ -273,10 +275,12 @@ class RunDisplay(msgspec.Struct, frozen=True, kw_only=True):
     data: dict[str, Any] = {}
     sizes: dict[str, dict[str, float]] = {}
     partial: bool = False
+    picture: str = ""
+    title: str = ""
 
 
 class RunPicture(msgspec.Struct, frozen=True, kw_only=True):
-    """A figure that the script has shown, or an image file that it has logged.
+    """A figure that the script has shown, or an image file that it has logged, which no display of a record shows.
 
     Attributes
     ----------

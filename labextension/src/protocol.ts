@@ -348,6 +348,8 @@ export interface IRunDisplay {
   data: Record<string, unknown>;
   sizes: Record<string, Record<string, number>>;
   partial: boolean;
+  picture: string;
+  title: string;
 }
 
 export interface IRunRecord {
@@ -817,7 +819,7 @@ export const SHAPES: Readonly<Record<string, Readonly<Record<string, string>>>> 
   IMeasurement: { slice: 'IScalingSlice', rate: 'number | null', counted: 'string', metric: 'string', error: 'number', points: 'number', whole: 'boolean', problem: 'string="none"' },
   ISweepBoard: { metric: 'string', goal: 'string', sampler: 'string', policy: 'string', space: 'Record<string, string>', max_trials: 'number | null', max_concurrent: 'number=1', number: 'number[]', state: 'string[]', value: '(number | null)[]', seconds: '(number | null)[]', handle: 'string[]', params: 'Record<string, unknown[]>', nulls: 'Record<string, number[]>', early: 'number[]', reason: 'Record<string, string>', curves: 'ITrialCurve[]', best: 'number | null', importance: 'Record<string, number>', hidden: 'number', message: 'string', axes: 'ITrialAxis[]', levels: 'number[]', counts_text: 'string', best_text: 'string', goal_text: 'string' },
   IRunPicture: { path: 'string', name: 'string', kind: 'string="artifact"', width: 'number', height: 'number', bytes: 'number', time: 'number', title: 'string', thumbnail: 'string' },
-  IRunDisplay: { number: 'number', version: 'number', line: 'number=-1', blocks: 'number[][]', data: 'Record<string, unknown>', sizes: 'Record<string, Record<string, number>>', partial: 'boolean' },
+  IRunDisplay: { number: 'number', version: 'number', line: 'number=-1', blocks: 'number[][]', data: 'Record<string, unknown>', sizes: 'Record<string, Record<string, number>>', partial: 'boolean', picture: 'string', title: 'string' },
   IChartSet: { charts: 'IChart[]', gpus: 'ILegendEntry[]', gpus_text: 'string', start: 'number', time: 'IAxis | null', phases: 'IPhaseShade[]' },
   ITable: { key: 'string', columns: 'IColumn[]', rows: 'string[][]', more: 'number' },
   IGroupRow: { handle: 'string', name: 'string', state: 'string', reason: 'string', error: 'string', reachable: 'boolean=true', cancel_requested: 'boolean', created: 'number', started: 'number | null', ended: 'number | null', values: 'string[]', best: 'number[]', curve: 'number[]' },

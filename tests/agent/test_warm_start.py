@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_amltrain.agent import notebook_runtime
 from jupyter_amltrain.agent.processes import process_table
 
 from .conftest import Agent, alive, processes_of, until
@@ -178,6 +179,15 @@ def test_script_that_does_not_compile_names_its_own_file(notebook: Notebook, tex
     notebook.warmed("import warmed")
     text, _, is_warm = notebook.run(code)
     assert not is_warm and str(notebook.script) in text and not different(cold, text)
+
+
+def test_script_that_shows_values_starts_warm(notebook: Notebook) -> None:
+    shutil.copy(notebook_runtime.__file__, notebook.folder / f"{notebook_runtime.MODULE}.py")
+    code = f"{notebook_runtime.INSTALL}\nimport warmed\ndisplay(warmed.VALUE)"
+    cold, _, _ = notebook.run(code)
+    notebook.ready()
+    warm, _, is_warm = notebook.run(code)
+    assert is_warm and cold == warm == "1\n"
 
 
 @pytest.mark.thorough

@@ -6,9 +6,11 @@ import base64
 import json
 from typing import Any
 
+import pandas as pd
 import pytest
 
-from jupyter_amltrain.kernel.display_forms import MAX_WHOLE_CHARS, Forms, forms_of, safe_html
+from jupyter_amltrain.kernel.display_forms import MAX_WHOLE_CHARS, Forms, forms_of
+from jupyter_amltrain.kernel.safe_html import safe_html
 from tests.tracking.test_thumbnails import image
 
 
@@ -32,6 +34,15 @@ def test_table_keeps_its_structure_and_styles_that_stay_inside() -> None:
     result = safe_html(text) or ""
     assert '<table border="1" class="dataframe">' in result and 'colspan="2"' in result and "1 &lt; 2" in result
     assert "color: red" in result.replace(":red", ": red") and "position" not in result and "{x: y}" not in result
+
+
+def test_styled_table_of_pandas_keeps_its_colors() -> None:
+    frame = pd.DataFrame({"a": [1, 2], "b": [3, 4]})
+    styled = frame.style.highlight_max(color="gold").set_properties(**{"font-weight": "bold"})
+    text = safe_html(styled._repr_html_()) or ""
+    assert (
+        text.replace(" ", "").count("background-color:gold") == 2 and text.count("bold") == 4 and "<style" not in text
+    )
 
 
 HOSTILE = [
@@ -62,6 +73,9 @@ HOSTILE = [
     "<!--<img src='--><img src=x onerror=alert(1)>-->",
     "<b data-commandlinker-command=x>y</b>",
     "<div style=\"width:1px;background-color:red;background-image:url('//x.test')\">x</div>",
+    '<style>#x {background: url(//x.test); position: fixed}</style><table><td id="x">x</td></table>',
+    '<style>#x {color: "></td><script>alert(1)</script>"}</style><table><td id="x">x</td></table>',
+    "<style>" + "#x {" * 9000 + "</style>x",
     "<script>never closed",
 ]
 

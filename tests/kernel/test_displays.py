@@ -13,7 +13,7 @@ import pytest
 from jupyter_amltrain.errors import AmlTrainError, CommandError
 from jupyter_amltrain.frontend import display_handlers
 from jupyter_amltrain.frontend.handlers import RequestHandlers
-from jupyter_amltrain.kernel.run_displays import MAX_CHARS, MAX_SHOWN
+from jupyter_amltrain.kernel.shown_files import MAX_CHARS, MAX_DISPLAYS
 from jupyter_amltrain.output.mime import bundle_of
 from tests.helpers import DEADLINE, api_of, until
 
@@ -72,16 +72,63 @@ def test_displays_of_live_run_appear_and_change(api: Any, tmp_path: Path) -> Non
 
 
 def test_many_large_displays_are_bounded_in_record(api: Any) -> None:
-    code = f"{TABLE}for i in range({MAX_SHOWN + 5}): display(Table(str(i) + 9000 * ' x'))"
+    code = f"{TABLE}for i in range({MAX_DISPLAYS + 5}): display(Table(str(i) + 9000 * ' x'))"
     run = api.submit(code).wait(DEADLINE)
     record = until(lambda: (r := run.record()).displays and r, "the displays")
-    assert len(record.displays) == MAX_SHOWN and record.displays_hidden == 5
+    assert len(record.displays) == MAX_DISPLAYS and record.displays_hidden == 5
     assert len(msgspec.json.encode(record.displays)) < MAX_CHARS + 5000 and len(msgspec.json.encode(record)) < 100_000
     assert [bool(one.data) for one in record.displays][-2:] == [True, True] and not record.displays[0].data
     reply = ask(api, display_handlers.GetDisplay(handle=run.handle, number=record.displays[0].number))
     assert reply.chars == len(reply.text) and json.loads(reply.text)["data"]["text/html"].startswith("<table>")
     with pytest.raises(CommandError):
         ask(api, display_handlers.GetDisplay(handle=run.handle, number=999))
+
+
+PLOT = "import matplotlib.pyplot as plt\ndef plot(*values, title=''):\n    plt.plot(values); plt.title(title)\n"
+
+
+def test_figures_stand_where_they_are_shown(api: Any) -> None:
+    code = "print('before')\nplot(1, 2, title='rise')\nplt.show()\nprint('after')\nplot(3, 1)"
+    run = api.submit(PLOT + code).wait(DEADLINE)
+    record = until(lambda: len((r := run.record()).displays) == 2 and r, "both figures")
+    assert record.log.tail == "before\nafter\n" and not record.pictures
+    first, last = record.displays
+    assert (first.line, first.picture, first.title) == (1, "pictures/figure-1.png", "rise") and last.line == 2
+    assert [picture.name for picture in run.pictures] == ["figure-1.png", "figure-2.png"]
+    bundle = bundle_of(record)[0]
+    page = bundle["text/html"]
+    assert page.index("before") < page.index('alt="rise"') < page.index("after") and page.count('alt="rise"') == 1
+    assert "figure-1.png, figure-2.png" in bundle["text/plain"]
+
+
+def test_each_of_many_figures_is_shown_once(api: Any) -> None:
+    code = "import numpy as np\nfor n in range(9):\n    plot(*np.random.rand(900))\n    plt.show()\n    print(n)"
+    run = api.submit(PLOT + code).wait(DEADLINE)
+
+    def names(record: Any) -> list[str]:
+        shown = [display.picture for display in record.displays] + [picture.path for picture in record.pictures]
+        return sorted(shown) if record.displays and len(shown) >= 9 else []
+
+    record = until(lambda: names(r := run.record()) and r, "the figures")
+    assert names(record) == [f"pictures/figure-{n}.png" for n in range(1, 10)]
+    assert all(display.data for display in record.displays) and record.pictures[0].thumbnail
+    assert len(msgspec.json.encode(record)) < 100_000
+
+
+def test_figure_that_replaces_cleared_one_is_alone(api: Any) -> None:
+    code = "for n in range(4):\n    clear_output(wait=True)\n    plot(n, 1, title=str(n))\n    plt.show()"
+    run = api.submit("from IPython.display import clear_output\n" + PLOT + code).wait(DEADLINE)
+    record = until(lambda: (r := run.record()).displays and r, "the figure")
+    assert [display.title for display in record.displays] == ["3"]
+    assert not record.pictures and [picture.name for picture in run.pictures] == ["figure-4.png"]
+
+
+def test_figure_that_stays_open_is_updated_in_its_place(api: Any, tmp_path: Path) -> None:
+    code = "plot(1)\nplt.pause(0.1)\nprint('between')\nplt.title('changed')\nplt.pause(1.5)\nplt.close()\nprint('end')"
+    run = api.submit(PLOT + code).wait(DEADLINE)
+    record = until(lambda: (r := run.record()).displays and r, "the figure")
+    (shown,) = record.displays
+    assert shown.line == 0 and shown.version > 0 and record.log.tail == "between\nend\n"
 
 
 def test_displays_before_a_long_log_are_above_it(api: Any) -> None:

@@ -16,7 +16,7 @@ from jupyter_amltrain.errors import AmlTrainError, CommandError
 from jupyter_amltrain.frontend import picture_handlers
 from jupyter_amltrain.frontend.handlers import RequestHandlers
 from jupyter_amltrain.kernel.pictures import pictures_of
-from jupyter_amltrain.kernel.run_pictures import MAX_SHOWN
+from jupyter_amltrain.kernel.shown_files import MAX_PICTURES
 from jupyter_amltrain.output.mime import bundle_of
 from tests.helpers import DEADLINE, api_of, until
 from tests.tracking.test_thumbnails import bomb, image, svg
@@ -110,17 +110,17 @@ def test_first_record_of_ended_run_has_picture_of_its_last_moment(api: Any, tmp_
 
 
 def test_many_pictures_are_bounded_in_record(api: Any, tmp_path: Path) -> None:
-    files = {f"artifacts/runs/x/artifacts/{number:02}.png": image() for number in range(MAX_SHOWN + 5)}
+    files = {f"artifacts/runs/x/artifacts/{number:02}.png": image() for number in range(MAX_PICTURES + 5)}
     run = api.submit(write(files, tmp_path / "files")).wait(DEADLINE)
     record = until(lambda: drawn(run), "the thumbnails")
-    assert len(record.pictures) == MAX_SHOWN and record.pictures_hidden == 5
+    assert len(record.pictures) == MAX_PICTURES and record.pictures_hidden == 5
     assert sum(len(picture.thumbnail) for picture in record.pictures) <= 60_000
     assert len(msgspec.json.encode(record)) < 75_000
 
 
 def test_files_that_are_no_images_make_room_for_older_ones(api: Any, tmp_path: Path) -> None:
     files = {"pictures/good.png": image(size=(30, 20))}
-    files |= {f"artifacts/{number:02}.png": b"no image" for number in range(2 * MAX_SHOWN)}
+    files |= {f"artifacts/{number:02}.png": b"no image" for number in range(2 * MAX_PICTURES)}
     run = api.submit(write(files, tmp_path / "files")).wait(DEADLINE)
     record = until(lambda: drawn(run), "the thumbnails")
     assert [picture.name for picture in record.pictures] == ["good.png"] and not record.pictures_hidden

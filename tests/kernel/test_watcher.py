@@ -16,8 +16,7 @@ from jupyter_amltrain.demo import FakeTarget
 from jupyter_amltrain.demo.fake_backend import FakeBackend
 from jupyter_amltrain.errors import StateError, TargetUnreachable
 from jupyter_amltrain.jobs.snapshot import Snapshot
-from jupyter_amltrain.kernel.displays import DisplayReader
-from jupyter_amltrain.kernel.pictures import PictureReader
+from jupyter_amltrain.kernel.shown_reader import ShownFilesReader
 from jupyter_amltrain.kernel.store import Entry, RunStore
 from jupyter_amltrain.kernel.watcher import MAX_NODES_AT_ONCE, Watcher, of_nodes, read_streams
 from jupyter_amltrain.loop import LoopThread
@@ -101,9 +100,8 @@ def test_watcher_after_target_errors_continues(
         assert entry is not None
         entry.viewers = 1
         store.subscribe(lambda run: None if run.reachable else unreachable.append(run.reachable))
-        pictures = PictureReader(loop, lambda name: backend, lambda handle: None)
-        displays = DisplayReader(loop, lambda name: backend, lambda handle: None)
-        watcher = Watcher(backend, "fake", store, loop, outcome, lambda handle: done.set(), pictures, displays)
+        shown = ShownFilesReader(loop, lambda name: backend, lambda handle: None)
+        watcher = Watcher(backend, "fake", store, loop, outcome, lambda handle: done.set(), shown)
         task = loop.start(watcher.run(), "watch")
         await asyncio.wait_for(done.wait(), DEADLINE)
         task.cancel()
@@ -168,9 +166,8 @@ def test_telemetry_is_read_without_poll(loop: LoopThread, tmp_path: Path) -> Non
         async def outcome(entry: Entry, status: RunStatus) -> dict[str, Any]:
             return {}
 
-        pictures = PictureReader(loop, lambda name: backend, lambda handle: None)
-        displays = DisplayReader(loop, lambda name: backend, lambda handle: None)
-        watcher = Watcher(backend, "fake", store, loop, outcome, lambda handle: None, pictures, displays)
+        shown = ShownFilesReader(loop, lambda name: backend, lambda handle: None)
+        watcher = Watcher(backend, "fake", store, loop, outcome, lambda handle: None, shown)
         task = loop.start(watcher._read_grown(entry, {"telemetry"}), "ticks")
         await asyncio.wait_for(came.wait(), DEADLINE)
         await task
@@ -208,9 +205,8 @@ def test_log_is_read_without_poll(loop: LoopThread, tmp_path: Path) -> None:
         async def outcome(entry: Entry, status: RunStatus) -> dict[str, Any]:
             return {}
 
-        pictures = PictureReader(loop, lambda name: backend, lambda handle: None)
-        displays = DisplayReader(loop, lambda name: backend, lambda handle: None)
-        watcher = Watcher(backend, "fake", store, loop, outcome, lambda handle: None, pictures, displays)
+        shown = ShownFilesReader(loop, lambda name: backend, lambda handle: None)
+        watcher = Watcher(backend, "fake", store, loop, outcome, lambda handle: None, shown)
         await watcher._read_grown(entry, {"log"})
         assert b"one line" in entry.log.last(20)
         assert not polls
@@ -277,11 +273,9 @@ def test_machine_that_does_not_answer_delays_no_run_of_another(loop: LoopThread,
             ended.append(handle)
             done.set()
 
-        pictures = PictureReader(loop, lambda name: backend, lambda handle: None)
-        displays = DisplayReader(loop, lambda name: backend, lambda handle: None)
+        shown = ShownFilesReader(loop, lambda name: backend, lambda handle: None)
         watchers = [
-            Watcher(backend, "fake", store, loop, outcome, over, pictures, displays, machine)
-            for machine in range(backend.machines)
+            Watcher(backend, "fake", store, loop, outcome, over, shown, machine) for machine in range(backend.machines)
         ]
         tasks = [loop.start(watcher.run(), "watch") for watcher in watchers]
         await asyncio.wait_for(done.wait(), DEADLINE / 2)

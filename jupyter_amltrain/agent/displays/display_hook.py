@@ -80,6 +80,11 @@ def show(value: Any) -> None:
     _outputs.show(value, False, None, None, False)
 
 
+def show_picture(path: str, data: bytes, title: str) -> None:
+    """Show a PNG file of the run between the lines of the log, without a text; a file that was shown is updated."""
+    _outputs.show_picture(path, data, title)
+
+
 def imported(module: Any) -> None:
     """Let IPython's functions show values by this module while there is no shell."""
     own = __import__(MODULE)  # this file is loaded here once more
@@ -132,8 +137,9 @@ class DisplayHandle:
 class _Display:
     """One display: its file's number and version, and what waits to be written."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, picture: Any) -> None:
         self.number, self.version = number, 0
+        self.picture = picture  # path and title of the file that it shows
         self.text = self.printed = ""  # of the newest version, and in the log
         self.due = 0.0
         self.pending: Any = None
@@ -174,6 +180,21 @@ class _Outputs:
                     self._update(one, data, sizes, text)
             else:
                 self._add(data, sizes, text, display_id)
+
+    def show_picture(self, path: str, data: bytes, title: str) -> None:
+        """Show a PNG file of the run."""
+        import base64
+
+        if not (_folder() and _is_log(sys.stdout)):
+            return
+        form = {"image/png": base64.b64encode(data).decode("ascii")}
+        with self._lock:
+            known = self._by_id.get(path)
+            if known:
+                known[0].picture = path, title
+                self._update(known[0], form, {}, "")
+            else:
+                self._add(form, {}, "", path, (path, title))
 
     def clear(self, wait: bool) -> None:
         """Forget what was shown so far, or do it when something else is shown."""
@@ -218,17 +239,17 @@ class _Outputs:
 
     # ---- files
 
-    def _add(self, data: Any, sizes: Any, text: str, display_id: Optional[str]) -> None:
+    def _add(self, data: Any, sizes: Any, text: str, display_id: Optional[str], picture: Any = ()) -> None:
         if self._clears_next:
             self._clears_next = False
             self._forget()
-        content = _content(0, data, sizes, text)
+        content = _content(0, data, sizes, text, picture)
         try:
-            one = _Display(self._new_number(len(content)))
+            one = _Display(self._new_number(len(content)), picture)
             self._write(one.number, content)
         except OSError as error:  # a full disk: the text is shown
             self.report("a display was not saved (%s)" % (error.strerror or error))
-            return self._print(text)
+            return None if picture else self._print(text)
         one.text = one.printed = text
         one.due = time.monotonic() + UPDATE_INTERVAL_S
         if display_id is not None:
@@ -262,7 +283,7 @@ class _Outputs:
             one.version += 1
             one.due = time.monotonic() + UPDATE_INTERVAL_S
             try:
-                self._write(one.number, _content(one.version, data, sizes, text))
+                self._write(one.number, _content(one.version, data, sizes, text, one.picture))
             except OSError as error:
                 return self.report("a display was not updated (%s)" % (error.strerror or error))
             one.text = text
@@ -308,14 +329,13 @@ class _Outputs:
 
     def _remove(self, number: int) -> None:
         self._files.pop(number, None)
-        try:
-            os.remove(_path(number))
-        except OSError:  # the job itself may have removed it
-            pass
+        _remove_file(_path(number))
 
     def _forget(self) -> None:
         for number in list(self._files):
             self._remove(number)
+        for one in [one for some in self._by_id.values() for one in some if one.picture]:
+            _remove_file(one.picture[0])
         self._by_id.clear()
 
     # ---- log
@@ -336,16 +356,26 @@ class _Outputs:
             pass
 
 
-def _content(version: int, data: Any, sizes: Any, text: str) -> bytes:
+def _content(version: int, data: Any, sizes: Any, text: str, picture: Any) -> bytes:
     import json
 
-    whole = {"version": version, "data": {**data, "text/plain": text[:MAX_TEXT_CHARS]}, "metadata": sizes}
+    forms = {**data, "text/plain": text[:MAX_TEXT_CHARS]}
+    whole: Dict[str, Any] = {"version": version, "data": forms, "metadata": sizes}
+    if picture:
+        whole.update(picture=os.path.basename(picture[0]), title=picture[1])
     return json.dumps(whole).encode("utf-8", "replace")
 
 
 def _folder() -> str:
     folder = os.environ.get(FOLDER) or ""
     return "" if folder == "0" else folder
+
+
+def _remove_file(path: str) -> None:
+    try:
+        os.remove(path)
+    except OSError:  # the job itself may have removed it
+        pass
 
 
 def _path(number: int) -> str:

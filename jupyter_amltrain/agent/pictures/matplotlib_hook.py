@@ -108,7 +108,9 @@ class _Saver:
             data = png_of(figure)
             figure.stale = False
             self._drawn[manager] = time.monotonic()
-            self._write(manager, data, figure.get_label() or "figure")
+            path = self._write(manager, data, figure.get_label() or "figure")
+            if path:
+                self._show_in_log(path, data, _title(figure))
         except Exception as error:  # an error of a figure must not end a training
             self._report("a figure was not saved (%s: %s)" % (type(error).__name__, error))
 
@@ -124,21 +126,31 @@ class _Saver:
             if manager in self._names or (is_cell and not saved):
                 self.show(manager, now=True)
 
-    def _write(self, manager: Any, data: bytes, label: str) -> None:
+    def _show_in_log(self, path: str, data: bytes, title: str) -> None:
+        """Let the figure stand where it was shown; without the hook for this, it is among the run's pictures only."""
+        try:
+            displays = __import__("amltrain_display")
+        except ImportError:
+            return
+        displays.show_picture(path, data, title)
+
+    def _write(self, manager: Any, data: bytes, label: str) -> str:
+        """Return the path of the file, empty if there is no room for it."""
         folder = os.environ.get(FOLDER) or ""
         os.makedirs(folder, mode=0o700, exist_ok=True)
         sizes = {entry.name: entry.stat(follow_symlinks=False).st_size for entry in os.scandir(folder)}
         name = self._names.get(manager)
         if sum(sizes.values()) - sizes.get(name or "", 0) + len(data) > MAX_BYTES:
-            return self._report(
-                "the pictures of this run are over %d MiB; later figures are left out" % (MAX_BYTES >> 20)
-            )
+            self._report("the pictures of this run are over %d MiB; later figures are left out" % (MAX_BYTES >> 20))
+            return ""
         if name is None:
             name = self._names[manager] = self._new_name(folder, label, len(sizes))
         part = os.path.join(folder, ".%s.%d.part" % (name, os.getpid()))
         with open(part, "wb") as file:
             file.write(data)
-        os.replace(part, os.path.join(folder, name))
+        path = os.path.join(folder, name)
+        os.replace(part, path)
+        return path
 
     def _new_name(self, folder: str, label: str, count: int) -> str:
         """Return a file name that no other process of the run has."""
@@ -175,15 +187,15 @@ def png_of(figure: Any) -> bytes:
     """Draw a figure as a notebook shows it: its own resolution, without the empty margin; with its title."""
     import io
 
-    title = " ".join(_title(figure).split())[:200]
+    title = _title(figure)
     data = io.BytesIO()
     figure.savefig(data, format="png", bbox_inches="tight", metadata={"Title": title} if title else None)
     return data.getvalue()
 
 
 def _title(figure: Any) -> str:
-    """Return the title of a figure, else those of its axes."""
+    """Return the title of a figure, else those of its axes, in one line."""
     own = getattr(figure, "_suptitle", None)
-    if own is not None and own.get_text():
-        return str(own.get_text())
-    return ", ".join(filter(None, (str(axes.get_title()) for axes in figure.axes[:6])))
+    text = str(own.get_text()) if own is not None else ""
+    text = text or ", ".join(filter(None, (str(axes.get_title()) for axes in figure.axes[:6])))
+    return " ".join(text.split())[:200]

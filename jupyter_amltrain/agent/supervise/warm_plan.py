@@ -111,10 +111,13 @@ def with_built_environment(task: Assignment) -> Optional[Assignment]:
 def leading_imports(path: str) -> Optional[List[ImportLine]]:
     """Return the imports with which a script begins; ``None`` if it cannot be read.
 
-    Only constants may be assigned before: any other statement could change what an import does.
+    Only constants may be assigned before, and ``display`` be defined: any other statement could change what an import
+    does.
     """
     import ast  # a dispatcher does not need it
     import warnings
+
+    from ..notebook_runtime import INSTALL
 
     try:
         with open(path, "rb") as file:
@@ -131,7 +134,7 @@ def leading_imports(path: str) -> Optional[List[ImportLine]]:
             modules = [alias.name.partition(".")[0] for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             modules = [node.module.partition(".")[0]]
-        elif _is_constant(node):
+        elif _is_constant(node) or ast.get_source_segment(text, node) == INSTALL:
             continue
         else:
             break

@@ -113,7 +113,7 @@ export class DisplayView {
 
   private _image(url: string, size: Record<string, number>): void {
     const image = document.createElement('img');
-    image.alt = this._trans.__('Image that the script has displayed');
+    image.alt = this._display?.title || this._trans.__('Image that the script has displayed');
     if (size.width) {
       image.width = size.width;
     }
