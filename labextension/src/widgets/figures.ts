@@ -106,15 +106,16 @@ export function figureValue(feed: StreamFeedModel, figure: number, trans: Transl
   const isMemory = unit === 'MiB' || unit === 'bytes';
   const valuesOf = ([node, column]: [number, number]): number[] => {
     const rows = nodes[node].rows(feed.ended ? feed.start : feed.newest - 3 * layout.period);
-    const first = feed.ended ? 0 : Math.max(0, rows.length - 3);
     const values: number[] = [];
-    for (let i = first; i < rows.length; i++) {
+    // A live figure needs the newest value, of the last three samples.
+    const first = feed.ended ? 0 : Math.max(0, rows.length - 3);
+    for (let i = rows.length - 1; i >= first && (feed.ended || !values.length); i--) {
       const value = feed.ended && isMemory ? rows.high(column, i) : rows.mean(column, i);
       if (Number.isFinite(value)) {
         values.push(value);
       }
     }
-    return feed.ended ? values : values.slice(-1);
+    return values;
   };
   const known = all.flatMap(valuesOf);
   const range = extent(known);
