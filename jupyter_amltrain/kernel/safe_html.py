@@ -48,7 +48,7 @@ _LINK = re.compile(r"(?:https?:|mailto:|#)", re.IGNORECASE)
 _SHEET = re.compile(r"<style\b[^>]*>(.*?)</style\s*>", re.DOTALL | re.IGNORECASE)
 _ID_SELECTOR = re.compile(r"#([\w-]+)")
 #: The id of a cell, where it has no style of its own.
-_ELEMENT_ID = re.compile(r'<t[dh]\b(?![^>]*\sstyle=)[^>]*?\sid="([\w-]+)"')
+_CELL_ID = re.compile(r'<t[dh]\b(?![^>]*\sstyle=)[^>]*?\sid="([\w-]+)"')
 
 
 def safe_html(text: str) -> str | None:
@@ -73,7 +73,21 @@ def safe_html(text: str) -> str | None:
 
 
 def _with_styles(text: str) -> str:
-    """Give elements what a style sheet says of their ids, as those of pandas' styled tables do."""
+    """Give cells of a table what a style sheet says of their ids, as those of pandas' styled tables do."""
+    try:
+        styles = _styles_of_ids(text)
+    except RecursionError:  # blocks in blocks
+        return text
+    if not styles:
+        return text
+    styled = _CELL_ID.sub(
+        lambda found: f'{found[0]} style="{html.escape(styles[found[1]])}"' if found[1] in styles else found[0], text
+    )
+    return styled if len(styled) <= 2 * MAX_TEXT else text
+
+
+def _styles_of_ids(text: str) -> dict[str, str]:
+    """Return what the style sheets in a text say of single elements, by id."""
     import tinycss2
 
     styles: dict[str, str] = {}
@@ -84,12 +98,7 @@ def _with_styles(text: str) -> str:
                 for selector in tinycss2.serialize(rule.prelude).split(","):
                     if match := _ID_SELECTOR.fullmatch(selector.strip()):
                         styles[match[1]] = f"{styles.get(match[1], '')} {declared}"
-    if not styles:
-        return text
-    styled = _ELEMENT_ID.sub(
-        lambda found: f'{found[0]} style="{html.escape(styles[found[1]])}"' if found[1] in styles else found[0], text
-    )
-    return styled if len(styled) <= 2 * MAX_TEXT else text
+    return styles
 
 
 def _depth(text: str) -> int:

@@ -128,8 +128,9 @@ class ShownFiles(NamedTuple):
 def shown_files(displays: RunDisplays, pictures: RunPictures, places: Sequence[ShownPlace]) -> ShownFiles:
     """Return what fits in a record; a picture stands in the log or among the pictures, not in both."""
     shown, hidden = displays.shown(places)
-    used = sum(_chars_of(display.data) for display in shown)
-    room = max(0, MAX_WITH_PICTURES - used) if used else MAX_THUMBNAIL_CHARS
+    figures = sum(_chars_of(display.data) for display in shown if display.picture)
+    others = sum(_chars_of(display.data) for display in shown if not display.picture)
+    room = max(0, (MAX_WITH_PICTURES if others else MAX_THUMBNAIL_CHARS) - others - figures)
     return ShownFiles(shown, hidden, *pictures.shown(room, {display.picture for display in shown}))
 
 

@@ -60,6 +60,10 @@ def _classes() -> Any:
         def show(self) -> None:
             _saver.show(self)
 
+        def destroy(self) -> None:
+            _saver.forget(self)
+            super().destroy()
+
         @classmethod
         def pyplot_show(cls, *args: Any, block: Any = None, **options: Any) -> None:
             from matplotlib import is_interactive
@@ -76,6 +80,9 @@ def _classes() -> Any:
         """Agg, which notes that its figure was saved."""
 
         manager_class = FigureManager
+
+        def draw_idle(self, *args: Any, **options: Any) -> None:
+            """Do nothing: a figure that was drawn for no screen would not be stale when it is shown."""
 
         def print_figure(self, *args: Any, **options: Any) -> Any:
             self.figure._amltrain_saved = True  # type: ignore[attr-defined]
@@ -113,6 +120,13 @@ class _Saver:
                 self._show_in_log(path, data, _title(figure))
         except Exception as error:  # an error of a figure must not end a training
             self._report("a figure was not saved (%s: %s)" % (type(error).__name__, error))
+
+    def forget(self, manager: Any) -> None:
+        """Save the last state of a figure that stayed open, which is closed now."""
+        if manager in self._names:
+            self.show(manager, now=True)
+            self._names.pop(manager, None)
+            self._drawn.pop(manager, None)
 
     def close(self, pid: int) -> None:
         """Save what changed since it was shown last and, for a cell, what was neither shown nor saved."""
