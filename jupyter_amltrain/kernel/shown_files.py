@@ -27,7 +27,7 @@ MAX_TRIES = 30
 PictureKey = tuple[str, int, float]
 
 
-class Reading:
+class FileReading:
     """State of the reading of one kind of files of one run, in the background."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class RunDisplays:
     """Displays of one run that its log names, or its folder has."""
 
     def __init__(self) -> None:
-        self.reading = Reading()
+        self.reading = FileReading()
         self.forms: dict[int, Forms] = {}  #: by number
         self.tries: dict[int, int] = {}  #: of those whose file was not there
         self.listed: tuple[int, ...] = ()  #: numbers of files from before the known part of the log
@@ -82,7 +82,7 @@ class RunPictures:
     """Image files of one run, with the thumbnails of the newest."""
 
     def __init__(self) -> None:
-        self.reading = Reading()
+        self.reading = FileReading()
         self.found: tuple[RunPicture, ...] = ()  #: oldest first, without thumbnails
         self.drawn: dict[PictureKey, Thumbnail] = {}  #: by path, size and time
         self.read = False  #: a search has ended

@@ -6,7 +6,7 @@ import type { IRunDisplay } from '../src/protocol';
 import { normalise } from '../src/record';
 
 const display = (number: number, line: number, blocks: number[][] = []): IRunDisplay => ({
-  number, version: 0, line, blocks, data: {}, sizes: {}, partial: false
+  number, version: 0, line, blocks, data: {}, sizes: {}, partial: false, picture: '', title: ''
 });
 
 test('displays stand between the lines in place of their text', () => {

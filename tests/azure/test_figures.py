@@ -36,9 +36,9 @@ def test_figures_in_azure_are_in_record(api: Any, monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("MPLBACKEND", raising=False)
     run = submit("--target cpu --param wait=0", CELL).wait(DEADLINE)
     record = run.record()
-    assert sorted(picture.name for picture in record.pictures) == ["confusion.png", "figure-1.png"], log(run)
-    assert all(picture.thumbnail for picture in record.pictures)
-    assert {picture.title for picture in record.pictures} == {"Loss", ""}
+    assert [(one.picture, one.title) for one in record.displays] == [("pictures/figure-1.png", "Loss")], log(run)
+    (picture,) = record.pictures
+    assert picture.name == "confusion.png" and picture.thumbnail
 
 
 @pytest.mark.thorough
@@ -47,8 +47,8 @@ def test_figure_in_azure_is_shown_while_job_runs(api: Any, monkeypatch: pytest.M
     run = submit("--target cpu --param wait=600", CELL)
     frames: list[Any] = []
     run.watch(lambda record, picture: frames.append(record))
-    until(lambda: frames and frames[-1].pictures, "the figure in a frame")
-    assert frames[-1].state == "running" and frames[-1].pictures[0].name == "figure-1.png"
+    until(lambda: frames and frames[-1].displays, "the figure in a frame")
+    assert frames[-1].state == "running" and frames[-1].displays[0].title == "Loss"
     run.cancel()
 
 
