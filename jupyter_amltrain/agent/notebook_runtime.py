@@ -18,6 +18,8 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 MODULE = "_amltrain_notebook"
 #: First statement of a script that shows values: it imports this module, and defines ``display``.
 INSTALL = "__import__('%s').install()" % MODULE
+#: First statement of a cell that measures its time.
+TIMER = "_amltrain_timer = __import__('%s').Timer()" % MODULE
 #: A loop of ``%timeit`` takes at least so many seconds, and is repeated so many times.
 _LOOP_S, _REPEAT = 0.2, 7
 #: ``$name`` outside single quotes, and ``$$name``, as IPython's DollarFormatter finds them.

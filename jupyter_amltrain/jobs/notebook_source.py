@@ -286,6 +286,20 @@ class Sources:
         raise _no_source(name, users)
 
 
+def first_imports(text: str) -> list[str]:
+    """Return the imports of a module before its first statement that does more than define names."""
+    found = []
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found.append(ast.unparse(node))
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            if node.value is None or not _is_literal(node.value):
+                break
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            break
+    return found
+
+
 def _no_source(name: str, users: tuple[str, ...]) -> AmlTrainError:
     where = f"{users[-1]} uses {name}, which " if users else f"{name} "
     return _error(

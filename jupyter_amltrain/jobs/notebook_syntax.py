@@ -16,7 +16,7 @@ import string
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from jupyter_amltrain.agent.notebook_runtime import INSTALL, MODULE
+from jupyter_amltrain.agent.notebook_runtime import INSTALL, MODULE, TIMER
 from jupyter_amltrain.errors import PreflightError
 from jupyter_amltrain.jobs import bindings, notebook_names, preflight
 from jupyter_amltrain.jobs.edits import Edit, edit_of, edited
@@ -162,7 +162,7 @@ class _Translation:
         number = text.count("\n", 0, lead) + 1
         if name == "time" and body.strip():
             self._after = "_amltrain_timer.show()\n"
-            return "\n" * (number - 1) + f"_amltrain_timer = {_CALL}.Timer()\n" + body
+            return "\n" * (number - 1) + f"{TIMER}\n" + body
         if name == "timeit" and body.strip():
             self._read_code(f"{body}\n{line}")
             call = f"measured({line!r}, {body!r})"

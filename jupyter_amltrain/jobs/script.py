@@ -1,8 +1,11 @@
 """Convert cell text and parameters to the training script, line for line.
 
 Line 1 of the script replaces the magic's line and contains the parameters, so a line
-number in a traceback is the line number in the cell. A few lines appended at the end
-collect the values of ``--out`` and display the value of the last line, as a notebook does.
+number in a traceback is the line number in the cell. What the cell takes from the notebook
+is read on the empty line behind the cell's first imports, if there is one, else on line 1:
+so imports come first, and a waiting Python (``docs/agent.md``) can have done them. A few lines
+appended at the end collect the values of ``--out`` and display the value of the last line, as
+a notebook does.
 """
 
 from __future__ import annotations
@@ -18,17 +21,20 @@ from typing import Any
 
 import msgspec
 
+from jupyter_amltrain.agent.notebook_runtime import INSTALL
 from jupyter_amltrain.agent.supervise import out_values
 from jupyter_amltrain.errors import CommandError, PreflightError
 from jupyter_amltrain.jobs import (
     bindings,
     kept_names,
     notebook_names,
+    notebook_source,
     notebook_syntax,
     preflight,
 )
 from jupyter_amltrain.jobs.edits import Edit, edit_of, edited
 from jupyter_amltrain.jobs.kept_names import Keep
+from jupyter_amltrain.jobs.notebook_cells import defined
 from jupyter_amltrain.schema import inputs, searched_values
 from jupyter_amltrain.schema.job import EVERY
 from jupyter_amltrain.schema.search_space import Expression, expression_text
@@ -113,7 +119,7 @@ def from_cell(
         Number that messages give to the first line of `cell`: 2 below the line of a magic. Without a
         magic's line it is 1.
     before
-        Statements for line 1 that define `known`: values and functions of the notebook.
+        Statements that define `known`: values and functions of the notebook.
     known
         Names that are defined before the first line of the cell.
     helpers
@@ -153,9 +159,9 @@ def from_cell(
         names_of_line = {*known, *source.defines, *(params or {})}
         missing = notebook_names.undefined_names(tree, cell, names_of_line, skip_unused=True)
         notebook_names.check_names(missing, namespace, above=first_line - 1, where=where)
-    assignments = [*source.before, *before]
-    assignments += [f"{_variable('--param', k)} = {_source_of(k, v)}" for k, v in (params or {}).items()]
-    edits = _last_value(tree, cell)
+    given = [f"{_variable('--param', k)} = {_source_of(k, v)}" for k, v in (params or {}).items()]
+    assignments, late = _placed(tree, cell, source.before, before, given, helpers)
+    edits = [*_last_value(tree, cell), *late]
     display = _DISPLAY if edits else ""
     notes: list[str] = [*source.notes]
     if assignments:
@@ -194,6 +200,53 @@ def from_cell(
         notes=tuple(notes),
         packages=source.packages,
     )
+
+
+def _placed(
+    tree: ast.Module, cell: str, runtime: Sequence[str], before: Sequence[str], params: Sequence[str], helpers: str
+) -> tuple[list[str], list[Edit]]:
+    """Return the statements for line 1, and those for the empty line behind the first imports as an edit.
+
+    Parameters
+    ----------
+    runtime
+        Statements that prepare what a notebook has: ``display``, an event loop.
+    before, params, helpers
+        Statements that read what the cell takes from the notebook; its parameters; the text of its functions.
+    """
+    imports = notebook_source.first_imports(helpers)
+    first = [*(one for one in runtime if one == INSTALL), *imports]
+    late = [*(one for one in runtime if one != INSTALL), *before]
+    line = _free_line(tree, cell, "\n".join([*before, *params, helpers]), imports) if late else 0
+    if not line:
+        return [*first, *late, *params], []
+    return first, [Edit(line, 0, line, len(cell.split("\n")[line - 1].encode()), "; ".join([*late, *params]))]
+
+
+def _free_line(tree: ast.Module, cell: str, given: str, imports: Sequence[str]) -> int:
+    """Return the number of the empty line behind the first imports of a cell; 0 if there is none.
+
+    Those imports must not bind a name that `given` defines, except to the same, because they would come before it.
+    """
+    last, names = 0, set[str]()
+    for node in tree.body:
+        if isinstance(node, ast.Import | ast.ImportFrom) and node.names[0].name != "*":
+            last = node.end_lineno or 0
+            if ast.unparse(node) in imports:
+                continue
+        elif not _is_constant(node):
+            break
+        names.update(defined(node))
+    lines = cell.split("\n")
+    is_free = 0 < last < len(lines) and not lines[last].strip()
+    return last + 1 if is_free and not names & notebook_names.defined_names(given) else 0
+
+
+def _is_constant(node: ast.stmt) -> bool:
+    """Whether a statement assigns a constant, or is one: it reads nothing."""
+    if isinstance(node, ast.Assign) and all(isinstance(one, ast.Name) for one in node.targets):
+        return isinstance(node.value, ast.Constant)
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def literal(value: Any) -> str:

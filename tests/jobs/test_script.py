@@ -51,6 +51,29 @@ def test_params_are_in_line_one() -> None:
     assert made.line_offset == 0
 
 
+def test_values_of_notebook_are_read_behind_first_imports_of_cell() -> None:
+    text = "import json\nfrom math import (\n    pi)\n\nprint(json, x, f, lr, pi)\n"
+    more = {"before": ["x = 1", "f = 2"], "helpers": "import os\nimport json\nos.getcwd()\nimport re", "known": "xf"}
+    made = script.from_cell(text, params={"lr": 0.1}, **more)
+    lines = made.text.splitlines()
+    assert lines[0] == "import os; import json" and lines[4] == "x = 1; f = 2; lr = 0.1"
+    assert [lines[n] for n in (1, 2, 3, 5)] == [text.splitlines()[n] for n in (0, 1, 2, 4)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import json\nprint(json, x)",  # no empty line
+        "print(x)\nimport json\n\nprint(json)",
+        "from json import x\n\nprint(x)",  # the cell's own
+        "x = 1\nimport json\n\nprint(json, x)",
+        "from math import *\n\nprint(x)",
+    ],
+)
+def test_values_of_notebook_are_read_in_line_one_where_imports_cannot_come_first(text: str) -> None:
+    assert script.from_cell(text, before=["x = 1"], known="x").text == f"x = 1\n{text}\n"
+
+
 def test_line_one_without_params_is_comment() -> None:
     assert script.from_cell("x = 1").text == "# %%aml_submit\nx = 1\n"
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 #: Variable of a job that is a cell: the name of its script.
 CELL = "AMLTRAIN_CELL"
+#: Modules that a script names on the lines that read what its cell takes from the notebook.
+_OF_NOTEBOOK = ("_amltrain_values", "_amltrain_with")
 
 
 def imported(spawn: Any) -> None:
@@ -43,11 +45,19 @@ def _definitions(text: str, path: str) -> Any:
     import types
 
     tree = ast.parse(text, path)
-    tree.body = [node for node in tree.body if node.lineno == 1 or _is_definition(node)]
+    own = {1, *(node.lineno for node in tree.body if _is_of_notebook(node))}
+    tree.body = [node for node in tree.body if node.lineno in own or _is_definition(node)]
     module = types.ModuleType("__mp_main__")
     module.__file__ = path
     exec(compile(tree, path, "exec"), module.__dict__)
     return module
+
+
+def _is_of_notebook(node: ast.stmt) -> bool:
+    """Whether a statement reads what the cell takes from the notebook."""
+    import ast
+
+    return any(isinstance(one, ast.Constant) and one.value in _OF_NOTEBOOK for one in ast.walk(node))
 
 
 def _is_definition(node: ast.stmt) -> bool:
