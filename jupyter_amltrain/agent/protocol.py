@@ -63,10 +63,8 @@ CHECKPOINTS, CHECKPOINTS_VARIABLE = "checkpoints", "AML_CHECKPOINT_DIR"
 #: Variable of a job in which MLflow logs for the libraries that it knows, without a call in the script.
 AUTOLOG = "AMLTRAIN_AUTOLOG"
 
-#: Variable with the seconds that a Python waits for the next run, with the packages of the last one; unset or 0: none.
+#: Variable with the seconds that a Python waits for the next run, with the packages of the last one; 0: none does.
 WARM = "AMLTRAIN_WARM"
-#: Its value where a setting turns it on.
-WARM_S = 600
 
 #: Reason of an attempt that was stopped because its machine is needed or goes away.
 PREEMPTED = "preempted"

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.agent.data.cache import KEY_CHARS
-from jupyter_amltrain.agent.protocol import JOB, METRICS, SOURCE, STATE
+from jupyter_amltrain.agent.protocol import JOB, METRICS, SOURCE, STATE, WARM
 from jupyter_amltrain.agent.whole_files import WholeFile
 from jupyter_amltrain.backends.agent_backend import AgentBackend
 from jupyter_amltrain.backends.agent_files import AgentFiles
@@ -66,7 +66,7 @@ MIN_HASH_RATE = 20_000_000
 #: Folder of the state root with copies of runs of other machines.
 MIRROR = "mirror"
 #: Variables of the submitter that a job on another machine gets, besides --env-var and secrets.
-PASSED_VARIABLES = ("LANG", "LC_ALL", "TZ", "AMLTRAIN_SHARE_GPUS")
+PASSED_VARIABLES = ("LANG", "LC_ALL", "TZ", "AMLTRAIN_SHARE_GPUS", WARM)
 #: Seconds for which a submit whose answer was lost is sent again.
 SUBMIT_RETRY_S = 30.0
 #: Lists of files that are kept to send the next one as changes.

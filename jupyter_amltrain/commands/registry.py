@@ -37,7 +37,6 @@ class Defaults(NamedTuple):
     isolated: bool = False
     tracking_uri: str = ""
     autolog: bool = False
-    warm: bool = False
 
 
 # %load_ext executes this module, and each method that a dataclass generates costs it 0.1 ms.

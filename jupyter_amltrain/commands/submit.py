@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jupyter_amltrain.agent.protocol import WARM, WARM_S
 from jupyter_amltrain.commands import saved_job, template
 from jupyter_amltrain.commands.parser import Parser
 from jupyter_amltrain.commands.registry import Command, Context, Defaults, Examples, Result, parser_of
@@ -354,8 +353,6 @@ def job_of_line(
     fields.setdefault("timeout", defaults.timeout)
     fields.setdefault("tracking_uri", defaults.tracking_uri)
     fields.setdefault("autolog", defaults.autolog)
-    if defaults.warm:
-        fields["env"] = {WARM: str(WARM_S), **fields.get("env", {})}
     if not fields["environment"] and defaults.environment:
         environment = flag_values.environment_of(defaults.environment)
         fields["environment"] = msgspec.structs.replace(environment, chosen="%config AMLTrain.environment")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
-from traitlets import Bool, Float, Int, TraitError, Unicode, observe, validate
+from traitlets import Bool, Float, Int, TraitError, Unicode, default, observe, validate
 from traitlets.config import Configurable
 
+from jupyter_amltrain.agent.protocol import WARM
 from jupyter_amltrain.commands.registry import Defaults
 from jupyter_amltrain.errors import AmlTrainError, CommandError
 from jupyter_amltrain.jobs import flag_types
@@ -37,7 +39,8 @@ class AMLTrain(Configurable):
         config=True
     )
     warm = Bool(
-        False, help="Whether a run may start in a Python that has waited for it with the packages of the last run."
+        True,
+        help="Whether a Python waits for the next run with the packages of the last one; False sets AMLTRAIN_WARM=0.",
     ).tag(config=True)
     short_errors = Bool(True, help="Show errors as one line; False shows tracebacks.").tag(config=True)
     log_lines = Int(
@@ -91,6 +94,18 @@ class AMLTrain(Configurable):
     def _apply_short_errors(self, change: Any) -> None:
         AmlTrainError.short = bool(change["new"])
 
+    @default("warm")
+    def _default_warm(self) -> bool:
+        return os.environ.get(WARM) != "0"
+
+    @observe("warm")
+    def _apply_warm(self, change: Any) -> None:
+        # What a target reads of a submitter. A field of the job would be its own, and repeated with it.
+        if not change["new"]:
+            os.environ[WARM] = "0"
+        elif os.environ.get(WARM) == "0":
+            del os.environ[WARM]
+
     def defaults(self) -> Defaults:
         """Return the defaults for the commands."""
         timeout = flag_types.duration(self.timeout) if self.timeout else None
@@ -102,5 +117,4 @@ class AMLTrain(Configurable):
             isolated=self.isolated,
             tracking_uri=self.tracking_uri,
             autolog=self.autolog,
-            warm=self.warm,
         )

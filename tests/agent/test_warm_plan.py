@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from jupyter_amltrain.agent.supervise import warm_plan
 from jupyter_amltrain.agent.supervise.assignment import Assignment
+from jupyter_amltrain.agent.telemetry import host
 
 
 @pytest.mark.parametrize(
@@ -67,7 +69,6 @@ def task(**more: Any) -> Assignment:
         {"argv": ["python", "-u", "x.py"]},
         {"env": {"AMLTRAIN_WARM": "0"}},
         {"environ": {"AMLTRAIN_WARM": "0"}},
-        {"environ": {}},
         {"env": {"AMLTRAIN_AUTOLOG": "1"}},
     ],
 )
@@ -76,12 +77,46 @@ def test_job_that_is_no_plain_python_on_the_cpu_is_not_suitable(more: dict[str, 
     assert not warm_plan.is_suitable(task(**more))
 
 
+def test_setting_of_job_comes_before_that_of_its_submitter() -> None:
+    assert warm_plan.idle_s(task(environ={})) == warm_plan.IDLE_S
+    assert warm_plan.idle_s(task(environ={"AMLTRAIN_WARM": "60"})) == 60
+    assert warm_plan.idle_s(task(environ={"AMLTRAIN_WARM": "60"}, env={"AMLTRAIN_WARM": "0"})) == 0
+
+
+def test_only_short_run_on_machine_with_room_is_followed_unless_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = 0.0
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
+    unset = task(environ={})
+    assert warm_plan.is_worth(unset, 60) and not warm_plan.is_worth(unset, 3600)
+    load = 100.0 * (os.cpu_count() or 1)
+    assert not warm_plan.is_worth(unset, 60) and warm_plan.is_worth(task(), 3600)
+
+
+def test_memory_is_bounded_by_that_of_the_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import numpy")
+
+    def limit(available: int, total: int, **more: Any) -> int:
+        monkeypatch.setattr(host, "memory_available", lambda: available << 20)
+        monkeypatch.setattr(host, "memory_total", lambda: total << 20)
+        plan = warm_plan.plan_of(task(argv=["python", "-u", str(script)], **more), {})
+        assert plan is not None
+        return plan.memory >> 20
+
+    assert limit(64 << 10, 64 << 10) == 1024
+    assert limit(1 << 10, 64 << 10) == 256
+    assert limit(64 << 10, 4 << 10) == 512
+    assert limit(64 << 10, 64 << 10, environ={"AMLTRAIN_WARM_MEMORY": "100"}) == 100
+
+
 def test_trials_of_one_code_are_alike() -> None:
     code = {"spec": {"source_sha256": "a"}}
     assert warm_plan.is_alike(
         task(**code, tracking={"mode": "sink", "run_id": "1"}), task(**code, tracking={"mode": "sink"})
     )
     assert not warm_plan.is_alike(task(**code), task(spec={"source_sha256": "b"}))
+    other = task(**code, cwd="/other/source")._replace(folder="/other")
+    assert warm_plan.is_alike(task(**code, cwd="/run/source"), other)
     assert not warm_plan.is_alike(task(**code), task(**code, environ={"A": "1"}))
 
 

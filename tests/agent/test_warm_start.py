@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import re
 import shutil
@@ -18,8 +19,9 @@ import pytest
 
 from jupyter_amltrain.agent import notebook_runtime
 from jupyter_amltrain.agent.processes import process_table
+from tests import waiting_python
 
-from .conftest import Agent, alive, processes_of, until
+from .conftest import Agent, alive, until
 
 #: Everything of a process that its script can see, as far as it does not change from run to run.
 FACTS = """
@@ -106,29 +108,26 @@ class Notebook:
         until(lambda: self.agent.good("info")["running"] == 0, "the freed slot")
         return self.agent.log(run).replace(run, "RUN"), state, self.is_warm(run)
 
+    def run_copy(self, code: str, **files: str) -> tuple[str, dict[str, Any], bool]:
+        """Run a script in the folder of its copy, as on another machine."""
+        run = f"copy-{len(list((Path(self.agent.home) / 'runs').glob('copy-*')))}"
+        staging, source = Path(self.agent.home, "staging", run), self.agent.run_folder(run) / "source"
+        staging.mkdir(parents=True)
+        for name, text in {"script.py": code, **files}.items():
+            (staging / name).write_text(text)
+        return self.run(run=run, argv=[self.python, "-u", str(source / "script.py")], cwd=str(source))
+
     def is_warm(self, run: str) -> bool:
-        path = self.agent.run_folder(run) / "log" / "agent.txt"
-        return path.exists() and "warm start" in path.read_text()
+        return self.reason(run) == "warm"
 
     def reason(self, run: str) -> str:
-        return (self.agent.run_folder(run) / "log" / "agent.txt").read_text()
+        return waiting_python.start_of(self.agent.run_folder(run))
 
     def waiting(self) -> set[int]:
-        """Pids of waiting interpreters."""
-        return processes_of(self.agent.home + "/agent/hook") & processes_of("AMLTRAIN_WAITING=")
+        return waiting_python.waiting(self.agent.home)
 
     def ready(self) -> int:
-        """Wait for an interpreter that has imported, and sleeps; its pid."""
-        pid = until(self.waiting, "a waiting interpreter").pop()
-        times: list[int] = []
-
-        def sleeps() -> bool:
-            row = process_table()[pid]
-            times.append(row.own_time if row.state == "S" else -len(times) - 1)
-            return len(times) > 10 and len(set(times[-10:])) == 1
-
-        until(sleeps, "its imports")
-        return pid
+        return waiting_python.ready(self.agent.home)
 
     def warmed(self, code: str) -> int:
         """Run a script and wait for the interpreter that follows it; its pid."""
@@ -209,10 +208,11 @@ def test_waiting_interpreter_has_imported_before_job(notebook: Notebook) -> None
     code = "import warmed, os, time\nprint(time.time(), warmed.BORN, os.getppid())"
     notebook.package("warmed", "import time\nBORN = time.time()\n")
     pid = notebook.warmed(code)
+    score = Path(f"/proc/{pid}/oom_score_adj").read_text().strip()
     time.sleep(0.3)
     text, state, is_warm = notebook.run(code)
     now, born, parent = map(float, text.split())
-    assert is_warm and now - born > 0.3
+    assert is_warm and now - born > 0.3 and score == "1000"
     assert state["rank"]["pid"] == pid and parent == state["supervisor"]["pid"]
 
 
@@ -287,7 +287,7 @@ def test_job_that_could_differ_starts_cold(notebook: Notebook, change: Callable[
     change(notebook)
     run = notebook.submit()
     assert notebook.agent.wait(run)["state"] == "completed"
-    assert not notebook.is_warm(run) and "cold start" in notebook.reason(run)
+    assert notebook.reason(run) not in ("", "warm")
     until(lambda: not alive(pid), "the end of the interpreter")
 
 
@@ -315,6 +315,30 @@ def test_job_with_other_arguments_and_folder(notebook: Notebook) -> None:
     assert is_warm and text.strip() == "['--lr', '0.2', '--epochs', '3']"
     notebook.ready()
     assert not notebook.run(cwd="/")[2]
+
+
+def test_job_in_copy_of_its_code_shows_what_cold_start_shows(notebook: Notebook) -> None:
+    notebook.package("warmed", SETTINGS + "from multiprocessing.process import ORIGINAL_DIR as FIRST\n")
+    code = "import warmed\n" + FACTS + "import multiprocessing.process\nprint(multiprocessing.process.ORIGINAL_DIR)"
+    cold, _, _ = notebook.run_copy(code)
+    notebook.ready()
+    warm, state, is_warm = notebook.run_copy(code)
+    assert is_warm and not different(cold.replace("copy-0", "copy"), warm.replace("copy-1", "copy"))
+    notebook.ready()
+    text, _, is_warm = notebook.run_copy("import warmed\nprint(warmed.VALUE)", setting="1")
+    assert not is_warm and text == "['1']\n"
+
+
+def test_package_that_reads_the_working_folder_is_imported_in_that_of_the_job(notebook: Notebook) -> None:
+    notebook.package("warmed", "import pathlib\nFOLDER = pathlib.Path.cwd()\n")
+    code = "import warmed\nimport os\nprint(str(warmed.FOLDER) == os.getcwd())"
+    notebook.run_copy(code)
+    notebook.ready()
+    text, _, is_warm = notebook.run_copy(code)
+    assert not is_warm and text == "True\n"
+    notebook.warmed(code)
+    text, _, is_warm = notebook.run()
+    assert is_warm and text == "True\n"
 
 
 @pytest.mark.thorough
@@ -386,6 +410,30 @@ def test_interpreter_ends_with_those_that_started_it(notebook: Notebook, killed:
     os.kill(rows[pid].parent if killed == "supervisor" else notebook.agent.dispatcher(), signal.SIGKILL)
     until(lambda: not alive(pid), "the end of the interpreter")
     assert notebook.run()[1]["state"] == "completed"
+
+
+def test_interpreter_ends_with_dispatcher_of_older_version(notebook: Notebook) -> None:
+    pid = notebook.warmed("import warmed\nprint('up')")
+    lock = Path(notebook.agent.queue, "dispatcher.lock")
+    lock.write_text(json.dumps({**json.loads(lock.read_text()), "protocol": 0}))
+    text, _, is_warm = notebook.run()
+    assert text == "up\n" and not is_warm
+    until(lambda: not alive(pid), "the end of the interpreter")
+
+
+def test_of_two_jobs_at_once_each_has_its_own_process(notebook: Notebook) -> None:
+    pid = notebook.warmed("import warmed\nimport os\nprint(os.getpid())")
+    runs = [notebook.submit(), notebook.submit()]
+    pids = [notebook.agent.wait(run)["rank"]["pid"] for run in runs]
+    assert pids[0] == pid != pids[1] and [int(notebook.agent.log(run)) for run in runs] == pids
+
+
+@pytest.mark.thorough
+def test_job_with_other_visible_devices_starts_cold(notebook: Notebook) -> None:
+    notebook.warmed("import warmed\nimport os\nprint(os.environ.get('CUDA_VISIBLE_DEVICES'))")
+    notebook.environ["CUDA_VISIBLE_DEVICES"] = "0"
+    text, _, is_warm = notebook.run()
+    assert not is_warm and text == "0\n"
 
 
 LONG = "import warmed\nimport os, time\nif os.fork() == 0: os.setpgid(0, 0)\nprint('up'); time.sleep(600)"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -324,8 +325,13 @@ def test_autolog_setting_is_that_of_each_run(ip: InteractiveShell, cell: Cell) -
     assert ip.user_ns["run"].spec.autolog
 
 
-def test_warm_setting_is_that_of_each_run(ip: InteractiveShell, cell: Cell) -> None:
-    cell("%config AMLTrain.warm = True")
-    cell("%%aml_submit --as run --wait --env-var A=1\nprint(1)")
+def test_warm_setting_is_variable_of_kernel_and_not_of_job(
+    ip: InteractiveShell, cell: Cell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AMLTRAIN_WARM", "")
+    code = "import os\nprint('value', os.environ['AMLTRAIN_WARM'])"
     cell("%config AMLTrain.warm = False")
-    assert ip.user_ns["run"].spec.env == {"AMLTRAIN_WARM": "600", "A": "1"}
+    cell(f"%%aml_submit --as run --wait\n{code}")
+    assert "value 0" in ip.user_ns["run"].logs() and not ip.user_ns["run"].spec.env
+    cell("%config AMLTrain.warm = True")
+    assert "AMLTRAIN_WARM" not in os.environ

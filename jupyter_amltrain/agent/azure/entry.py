@@ -87,7 +87,6 @@ class ServiceRank:
     """One process of a job, with the duties of its rank; the host of its own supervisor."""
 
     signal_detail = "the service requested the end of the job"
-    is_warm = False
     has_queue = False  # the service starts a job again whose machine it has taken away
 
     def __init__(self, job: Dict[str, Any], rank: Identity, folders: JobFolders, wakeup: int) -> None:

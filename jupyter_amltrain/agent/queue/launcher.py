@@ -33,11 +33,11 @@ SLOW_START_TIMEOUT_S = 60.0
 #: Max starts of a job whose pairs die before they confirm.
 MAX_STARTS = 3
 
-#: Free slots at the start of a job at which another Python imports at the same time.
-IDLE_SLOTS = 2
+#: Free slots at the start of a trial at which the Python of the next one imports at the same time.
+IDLE_SLOTS = 1
 
 #: Seconds for which a waiting interpreter is not replaced by one for the same code.
-KEEP_WARM_S = 60.0
+KEEP_WARM_S = 120.0
 
 #: Seconds until the next try to fork a process.
 FORK_RETRY_S = 1.0
@@ -100,8 +100,10 @@ class Launcher:
         gc.collect()
         gc.freeze()  # a collection in a child would copy every page
         try:
-            self.preforked = PreforkedPair(self._last)
-            self._warm, self._warm_at, self._last = self._last, protocol.mono(), None
+            last = self._last
+            self.preforked = PreforkedPair(last)
+            is_warm = last is not None and warm_plan.with_built_environment(last) is not None
+            self._warm, self._warm_at, self._last = last if is_warm else None, protocol.mono(), None
         except OSError as error:
             self._cannot_fork(error.strerror or str(error))
 
@@ -129,8 +131,9 @@ class Launcher:
         if not warm_plan.is_suitable(task):
             return
         self._suitable[number] = task
-        if len(self.queue.records) + IDLE_SLOTS <= slots.cpu_slots():
-            self._last = task
+        if warm_plan.is_repeated(task) and warm_plan.is_worth(task, 0.0):
+            free = slots.free_cpu_slots(slots.cpu_slots(), list(self.queue.records.values()))
+            self._last = task if len(free) >= IDLE_SLOTS else None
 
     def on_run_ended(self, number: int) -> None:
         """Fork a pair in place of the waiting one, with an interpreter for a job like the one that has ended."""
@@ -138,6 +141,8 @@ class Launcher:
         now = protocol.mono()
         is_new = self._warm is not None and now < self._warm_at + KEEP_WARM_S
         if last is None or (is_new and self._warm is not None and warm_plan.is_alike(last, self._warm)):
+            return
+        if not warm_plan.is_worth(last, protocol.wall() - last.assigned):
             return
         pair, self.preforked = self.preforked, None
         if pair is not None:

@@ -21,7 +21,7 @@ from ..process_setup import close_others, drain, log_line, redirect_stdio, reset
 from ..processes import become_subreaper, find_process, identity, is_alive, resume, run_members, signal_processes
 from ..protocol import AGENT_LOG, CANCELED, LOST, QUEUED, TERMINAL
 from ..queue import gpu_locks
-from . import attempts, run_state, warm_interpreter, warm_plan
+from . import attempts, run_state
 from .assignment import Assignment
 from .container import Container
 from .heartbeat import BEAT_CHECK_S, STALL_TIMEOUT_S, Heartbeat, Listener
@@ -31,6 +31,7 @@ from .outcome import classify
 from .queue_host import QueueHost
 from .run_state import StateFile
 from .supervisor import Supervisor
+from .warm_interpreter import WarmInterpreter
 
 #: Seconds for a new supervisor to send its identity.
 INTRODUCTION_TIMEOUT_S = 1.0
@@ -452,17 +453,16 @@ def main(
     last
         Run that has ended, whose packages an interpreter imports for the job.
     """
-    warm = None
+    warm = WarmInterpreter()
     try:
         become_subreaper()
         wakeup, _ = wakeup_pipe(signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
         own_identity = identity(os.getpid())
         os.write(ready, json.dumps({"supervisor": own_identity}).encode() + b"\n")
-        warm = warm_interpreter.started(last)
+        warm.start(last)
         task = receive(job_socket)
         if task is None or os.read(guarded, 1) != b"g":
-            if warm is not None:
-                warm.end()
+            warm.end()
             os._exit(0)
         testing.hit("before_started")
         try:
@@ -475,9 +475,7 @@ def main(
         redirect_stdio(os.path.join(task.folder, AGENT_LOG))
         NumberedJsonDir(os.path.join(task.queue, "slots")).lock(task.number)
         task.state["guardian"], task.state["supervisor"] = guardian, own_identity
-        if warm is not None and not warm_plan.is_suitable(task):
-            warm.dismiss()
-            warm = None
+        warm.end_unless_suitable(task)
         host = NodeHost(task) if task.job.get("nodes") else QueueHost(task, warm)
         run = Supervisor(task, host, wakeup, guarded, heart)
         host.join(run)
@@ -486,7 +484,6 @@ def main(
     except BaseException:  # a forked child must never return into its parent's code
         traceback.print_exc()
         sys.stderr.flush()
-        if warm is not None:
-            warm.end()
+        warm.end()
         os._exit(70)  # without a farewell: the guardian cleans up
     os._exit(0)

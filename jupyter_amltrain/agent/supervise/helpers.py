@@ -57,6 +57,11 @@ FINISH_TIMEOUT_S = 3.0
 KILL_TIMEOUT_S = 3.0
 
 
+#: Seconds between the start of the job and the forks of its helpers: on two cores these forks would double the time to
+#: the first line of the job. The socket of the sink listens already, so clients only wait.
+HELPERS_DELAY_S = 0.15
+
+
 class Helper:
     """A forked helper process that is restarted when it dies.
 
@@ -72,6 +77,7 @@ class Helper:
         self.is_done = False  #: it has ended and is not needed again
         self.pid = 0
         self.deaths = 0
+        self.delay_s = HELPERS_DELAY_S  #: from the start of the job
         self.due: Optional[float] = None  #: when to fork it, monotonic
 
     def fork(self, folder: str, body: Callable[[], int], keep: Iterable[int] = ()) -> None:

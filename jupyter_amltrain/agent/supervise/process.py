@@ -6,7 +6,7 @@ import errno
 import os
 import socket
 import subprocess
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Protocol, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from .. import testing
 from ..distributed import launchers
@@ -37,15 +37,8 @@ class NoProcess(Exception):
     """The process of the job could not be forked because of a process limit. Can be retried."""
 
 
-class WaitingProcess(Protocol):
-    """Process that can become that of a job (``warm_interpreter.py``)."""
-
-    is_needed: Callable[[], bool]
-
-    def become(
-        self, argv: List[str], cwd: str, env: Dict[str, str], task: Assignment
-    ) -> Optional[subprocess.Popen[bytes]]:
-        """Return the process of the job, or ``None`` if it is to be started."""
+#: Returns a process that has become that of a job with these arguments, folder and variables, or ``None``.
+Become = Callable[[List[str], str, Dict[str, str], Assignment], "Optional[subprocess.Popen[bytes]]"]
 
 
 class SinkEndpoint:
@@ -144,7 +137,7 @@ def start(
     task: Assignment,
     sink: Optional[SinkEndpoint],
     container: Optional[Container] = None,
-    warm: Optional[WaitingProcess] = None,
+    become: Become = lambda *args: None,
 ) -> subprocess.Popen[bytes]:
     """Start the process of the job; its output is appended to ``log/rank-0.txt``.
 
@@ -154,8 +147,8 @@ def start(
     ----------
     container
         Container in which the job runs; then the process is that of ``docker run``.
-    warm
-        Interpreter that becomes the process if it fits.
+    become
+        Returns a process that has waited for the job.
 
     Raises
     ------
@@ -185,10 +178,7 @@ def start(
         raise LaunchFailed("the log cannot be written: %s" % (error.strerror or error)) from error
     umask = os.umask(USER_UMASK)
     try:
-        process = None if warm is None else warm.become(argv, cwd, env, task)
-        if warm is not None and process is None and not warm.is_needed():
-            raise NoProcess("the run is to end")
-        return process or spawn(argv, cwd, env, stdout=log, stderr=log, close_fds=True)
+        return become(argv, cwd, env, task) or spawn(argv, cwd, env, stdout=log, stderr=log, close_fds=True)
     finally:
         os.umask(umask)
         os.close(log)

@@ -16,16 +16,16 @@ from .assignment import Assignment
 from .helpers import Helper, Helpers, protected_pids
 from .outcome import Outcome
 from .process import SinkEndpoint, record_output, serve_sink, start
+from .warm_interpreter import WarmInterpreter
 
 if TYPE_CHECKING:
     from .supervisor import Supervisor
-    from .warm_interpreter import WarmInterpreter
 
 
 class QueueHelpers:
     """Sampler, MLflow sink and writer of the provenance of a job of the queue."""
 
-    def __init__(self, task: Assignment, warm: Optional[WarmInterpreter] = None) -> None:
+    def __init__(self, task: Assignment, warm: WarmInterpreter) -> None:
         self.task, self.warm = task, warm
         self.sampler, self.sink = Helper("sampler"), Helper("sink")
         self.provenance = Helper("writer of the provenance", once=True)
@@ -35,11 +35,10 @@ class QueueHelpers:
     def open_sink(self) -> None:
         """Open the socket of the sink, if the job has one."""
         tracking = self.task.job["tracking"]
-        opened = self.warm.sink if self.warm is not None else None
         if tracking.get("mode") == "sink" and tracking.get("run_id"):
-            self.sink_endpoint = opened or open_sink_endpoint(self.task.folder)
-        elif opened is not None:
-            opened.socket.close()
+            self.sink_endpoint = self.warm.sink or open_sink_endpoint(self.task.folder)
+        elif self.warm.sink is not None:
+            self.warm.sink.socket.close()
 
     def initial_helpers(self, poll: select.poll) -> List[Helper]:
         """Return the helpers that are started with the job."""
@@ -73,8 +72,8 @@ class QueueHost:
     has_queue = True
 
     def __init__(self, task: Assignment, warm: Optional[WarmInterpreter] = None) -> None:
-        self.task, self.warm, self.is_warm = task, warm, False
-        self.helpers: Helpers = QueueHelpers(task, warm)
+        self.task, self.warm = task, warm or WarmInterpreter()
+        self.helpers: Helpers = QueueHelpers(task, self.warm)
         self.is_canceled = False
 
     def has_gpus(self) -> bool:
@@ -87,11 +86,10 @@ class QueueHost:
 
     def start(self, run: Supervisor) -> subprocess.Popen[bytes]:
         """Start the process of the job."""
-        warm, self.warm = self.warm, None
-        if warm is not None:
-            warm.is_needed = lambda: _is_needed(run)
-        process = start(self.task, self.helpers.sink_endpoint, run.container, warm)
-        self.is_warm = warm is not None and warm.is_used
+        self.warm.is_needed = lambda: _is_needed(run)
+        process = start(self.task, self.helpers.sink_endpoint, run.container, self.warm.become)
+        if self.warm.is_used:
+            self.helpers.sink.delay_s = 0.0  # nothing else keeps the job waiting
         return process
 
     def request_end(self, run: Supervisor) -> None:

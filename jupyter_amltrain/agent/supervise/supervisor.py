@@ -35,9 +35,6 @@ from .run_state import StateFile
 #: Seconds for children to end after their rank has ended because of a cancel.
 LEFTOVER_GRACE_S = 1.0
 
-#: Seconds between the start of the job and the fork of sampler and sink.
-HELPERS_DELAY_S = 0.15
-
 #: Seconds between two looks at the metrics of a job that is only measured.
 SLICE_CHECK_S = 0.5
 
@@ -64,8 +61,6 @@ class JobHost(Protocol):
         Whether this process writes the run's state.
     has_queue
         Whether a run that was ended by a signal to its supervisor can go back to a queue.
-    is_warm
-        Whether the process of the job had its packages before it was the job's.
     """
 
     helpers: Helpers
@@ -73,7 +68,6 @@ class JobHost(Protocol):
     signal_detail: str
     keeps_state: bool
     has_queue: bool
-    is_warm: bool
 
     def has_gpus(self) -> bool:
         """Whether GPUs may have to be read before the job starts."""
@@ -225,12 +219,9 @@ class Supervisor:
         self.preemption_due = attempts.preemption_due(self.task.job, state, self.began)
         state["rank"] = identity(self.rank.pid) or {"pid": self.rank.pid, "start": None}
         self.save()
-        # Delay the helpers: on two cores these forks would double the time to the first line
-        # of the job. The socket of the sink listens already, so clients only wait.
         for helper in self.helpers.initial_helpers(self.poll):
             if not helper.pid and not helper.is_done:
-                is_urgent = self.host.is_warm and helper is self.helpers.sink  # nothing else keeps the job waiting
-                helper.due = self.began + (0.0 if is_urgent else HELPERS_DELAY_S)
+                helper.due = self.began + helper.delay_s
         while self.status is None:
             self._wait()
             self._step()

@@ -27,6 +27,10 @@ GO = b"go"
 SCRIPT_HANDLE = 250
 #: Modules that look through all variables for those of their own, which begin with ``TQDM_``.
 _SELECTIVE = ("tqdm.utils",)
+#: Modules that note the working folder when they are imported, and the name of what they note: it is set again.
+_FOLDER_NAMES = {"multiprocessing.process": "ORIGINAL_DIR", "rich": "_IMPORT_CWD"}
+#: Modules by which others ask for it.
+_PATH_MODULES = ("posixpath", "pathlib")
 _MAX_MESSAGE_BYTES = 16 << 20
 #: Versions of CPython for which a warm and a cold start were compared.
 _FIRST, _LAST = (3, 8), (3, 13)
@@ -44,11 +48,13 @@ def wait(handle: int) -> None:
     code = 0
     try:
         order = marshal.loads(receive(handle))
+        score = _set_score("1000")  # where memory is short, this process goes first
         warm = _WarmModules(order, handle)
         warm.load()
         send(handle, ["ready", str(warm.count), *sorted(warm.reads.names)])
         job = marshal.loads(receive(handle))
         script = warm.checked(job)
+        _set_score(score)
         _become(job, script, order["placeholder"], handle)
         return
     except NotUsable as error:
@@ -65,6 +71,15 @@ def wait(handle: int) -> None:
         except OSError:
             pass
     os._exit(code)
+
+
+def _set_score(value: str) -> str:
+    """Set for how large the kernel takes this process where memory is short; return what it was."""
+    with open("/proc/self/oom_score_adj", "r+") as file:
+        score = file.read()
+        file.seek(0)
+        file.write(value)
+    return score
 
 
 def receive(handle: int) -> bytes:
@@ -133,46 +148,67 @@ def _is_selective() -> bool:
 
 
 class _FileNotes:
-    """Notes which files ``open`` opens, or would open if they were there: settings, for example."""
+    """Notes which files ``open`` opens, or would open if they were there, and who asks for the working folder.
+
+    Attributes
+    ----------
+    paths
+        The files: settings, for example.
+    modules
+        Names of the modules that have asked.
+    """
 
     def __init__(self) -> None:
         #: Settings that libraries look for without opening them.
         self.paths: Set[str] = {os.path.abspath("matplotlibrc"), os.path.abspath(".numba_config.yaml")}
-        self._own: Any = open
+        self.modules: Set[str] = set()
+        self._open: Any = open
+        self._getcwd: Any = os.getcwd
 
     def start(self) -> None:
         import builtins
         import io
 
-        own, paths = self._own, self.paths
+        own_open, own_getcwd, paths, modules = self._open, self._getcwd, self.paths, self.modules
 
         def open(file: "Any", *args: "Any", **more: "Any") -> "Any":
             if not isinstance(file, int):
-                paths.add(os.path.abspath(os.fsdecode(file)))
-            return own(file, *args, **more)
+                paths.add(os.path.join(own_getcwd(), os.fsdecode(file)))
+            return own_open(file, *args, **more)
+
+        def getcwd() -> str:
+            frame: Any = sys._getframe(1)
+            while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _PATH_MODULES:
+                frame = frame.f_back
+            modules.add("?" if frame is None else frame.f_globals.get("__name__", "?"))
+            return str(own_getcwd())
 
         builtins.open = io.open = open
+        os.getcwd = getcwd
 
     def stop(self) -> None:
-        """Give everybody their ``open`` again; raise `NotUsable` if somebody may keep ours."""
+        """Give everybody their functions again; raise `NotUsable` if somebody may keep ours."""
         import builtins
         import io
 
         had = "gc" in sys.modules
         import gc
 
-        ours, builtins.open = builtins.open, self._own
-        io.open = self._own
-        for holder in gc.get_referrers(ours):
-            if isinstance(holder, dict):
-                _replace(holder, ours, self._own)
-            elif isinstance(holder, staticmethod):
-                for names in gc.get_referrers(holder):
-                    if isinstance(names, dict):
-                        _replace(names, holder, staticmethod(self._own))
-        holder = names = None
-        if any(one is not sys._getframe() for one in gc.get_referrers(ours)):
-            raise NotUsable("its imports keep a function of this process")
+        io.open = self._open
+        for module, name, own in ((builtins, "open", self._open), (os, "getcwd", self._getcwd)):
+            ours = getattr(module, name)
+            setattr(module, name, own)
+            for holder in gc.get_referrers(ours):
+                if isinstance(holder, dict):
+                    _replace(holder, ours, own)
+                elif isinstance(holder, staticmethod):
+                    for names in gc.get_referrers(holder):
+                        if isinstance(names, dict):
+                            _replace(names, holder, staticmethod(own))
+            holder = names = None
+            frame = sys._getframe()
+            if any(one is not frame for one in gc.get_referrers(ours)):
+                raise NotUsable("its imports keep a function of this process")
         if not had:
             del sys.modules["gc"]
 
@@ -220,6 +256,7 @@ class _WarmModules:
         self._order, self._handle = order, handle
         self.reads, self._opened, self._searched = _EnvironmentUse(), _FileNotes(), _NameNotes()
         self.count = 0
+        self._folder = ""
         self._files: Dict[str, Any] = {}
         self._folders: List[Tuple[str, Any]] = []
 
@@ -236,6 +273,8 @@ class _WarmModules:
         sys.argv[:] = argv
         self._check_process()
         self._note_files()
+        self._folder = os.path.join(os.getcwd(), "")
+        os.chdir("/")  # a folder that is in use can be neither unmounted nor replaced
 
     def _import(self) -> None:
         finder = next((one for one in sys.meta_path if type(one).__module__ == "sitecustomize"), None)
@@ -332,6 +371,8 @@ class _WarmModules:
                 raise NotUsable("%s has changed" % path)
         if os.fstat(1).st_size or os.fstat(2).st_size:
             raise NotUsable("it has printed")
+        if os.path.join(os.path.realpath(job["cwd"]), "") != self._folder:
+            self._check_folder(self._folder, job["cwd"])
         script = job["argv"][2]
         folder = os.path.dirname(os.path.realpath(script))
         for entry in os.listdir(folder):
@@ -340,6 +381,17 @@ class _WarmModules:
         handle = os.open(script, os.O_RDONLY)
         _check_syntax(handle, script)
         return handle
+
+    def _check_folder(self, own: str, other: str) -> None:
+        """Raise `NotUsable` if something that was imported in this working folder could differ in another one."""
+        modules = self._opened.modules.difference(_FOLDER_NAMES)
+        if modules:
+            raise NotUsable("%s has read the working folder" % modules.pop())
+        if any(one.startswith(own) for one in sys.path):
+            raise NotUsable("it searches modules in the working folder")
+        for path, noted in self._files.items():
+            if path.startswith(own) and (noted is not None or _signature(os.path.join(other, path[len(own) :]))):
+                raise NotUsable("%s is in the working folder" % path[len(own) :])
 
     def _would_find(self, folder: str, entry: str) -> bool:
         """Whether one of the imports would have found a file or folder beside the script."""
@@ -392,6 +444,10 @@ def _become(job: "Dict[str, Any]", script: int, placeholder: str, handle: int) -
     for name in job["unset"]:
         os.environ.pop(name, None)
     os.environ.update(job["set"])
+    os.chdir(job["cwd"])
+    for module, name in _FOLDER_NAMES.items():
+        if module in sys.modules:
+            setattr(sys.modules[module], name, os.getcwd())
     path = job["argv"][2]
     sys.argv[:] = job["argv"][2:]
     getattr(sys, "orig_argv", [])[:] = job["argv"]

@@ -19,8 +19,8 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 from .. import protocol
 from ..process_setup import log_line
 from ..protocol import LOG
+from . import code_place, warm_plan
 from . import process as job_process
-from . import warm_plan
 from .assignment import Assignment
 from .process import SinkEndpoint
 from .warm_hook import GO, SCRIPT_HANDLE, WAITING, receive
@@ -31,19 +31,14 @@ from .warm_plan import WarmPlan
 READY_TIMEOUT_S = 30.0
 #: Seconds between two looks at whether the job is still to start.
 _LOOK_S = 0.2
-#: Seconds for the interpreter to check whether it can become a job.
-CHECK_TIMEOUT_S = 1.0
+#: Seconds for the interpreter to check whether it can become a job: on a network disk, a look at thousands of files.
+CHECK_TIMEOUT_S = 5.0
 #: Characters for which a command line may be longer than the last one.
 _ROOM = 48
 
 
 class WarmInterpreter:
-    """A started interpreter; see the module.
-
-    Parameters
-    ----------
-    task
-        The run of this queue that has ended last.
+    """The interpreter of a supervisor, if it has one; see the module.
 
     Attributes
     ----------
@@ -51,22 +46,27 @@ class WarmInterpreter:
         Whether its process is that of a job.
     sink
         Socket of the MLflow sink, whose port the interpreter has in its environment; ``None`` if that run had no sink.
-
-    Raises
-    ------
-    OSError
-        It cannot be started.
     """
 
-    def __init__(self, task: Assignment) -> None:
+    def __init__(self) -> None:
         self.sink: Optional[SinkEndpoint] = None
         self.is_used = False
         #: Called while a job waits; returns whether it is still to start.
         self.is_needed: Callable[[], bool] = lambda: True
         self._process: Optional[subprocess.Popen[bytes]] = None
-        self._plan = self._made_plan(task)
-        if self._plan is not None:
-            self._start(self._plan)
+        self._plan: Optional[WarmPlan] = None
+
+    def start(self, last: Optional[Assignment]) -> None:
+        """Start an interpreter for the run after `last`, if that run allows one."""
+        if last is None:
+            return
+        try:
+            self._plan = self._made_plan(last)
+            if self._plan is not None:
+                self._start(self._plan)
+        except Exception as error:  # the next job starts as always
+            print("%.3f no waiting interpreter: %r" % (protocol.wall(), error), flush=True)
+            self._dismiss()
 
     def _made_plan(self, task: Assignment) -> Optional[WarmPlan]:
         built = warm_plan.with_built_environment(task)
@@ -75,7 +75,10 @@ class WarmInterpreter:
         if task.job["tracking"].get("mode") == "sink":
             self.sink = SinkEndpoint()
         env, _ = job_process.variables(built, self.sink)
-        return warm_plan.plan_of(task, env)
+        plan = warm_plan.plan_of(task, env)
+        if plan is not None:
+            code_place.make_working_folder(plan.cwd, warm_plan.in_next(task, task.folder))
+        return plan
 
     def _start(self, plan: WarmPlan) -> None:
         self._channel, other = socket.socketpair()
@@ -109,7 +112,13 @@ class WarmInterpreter:
     def become(
         self, argv: List[str], cwd: str, env: Dict[str, str], task: Assignment
     ) -> Optional[subprocess.Popen[bytes]]:
-        """Return the process, which now is that of the job; ``None`` if it cannot be, and has been killed."""
+        """Return the process, which now is that of the job; ``None`` if it cannot be, and has been killed.
+
+        Raises
+        ------
+        NoProcess
+            The job is not to start any more.
+        """
         process = self._process
         if process is None:
             return None
@@ -122,6 +131,8 @@ class WarmInterpreter:
         if reason:
             log_line(task.folder, "supervisor: a cold start: %s" % reason)
             self.end()
+            if not self.is_needed():
+                raise job_process.NoProcess("the run is to end")
             return None
         self._channel.close()
         self._process, self.is_used = None, True
@@ -133,7 +144,7 @@ class WarmInterpreter:
         plan = self._plan
         if plan is None or not warm_plan.is_suitable(task) or argv[:2] != plan.argv[:2]:
             return "another program"
-        if cwd != plan.cwd:
+        if warm_plan.in_next(task, cwd) != plan.cwd:
             return "another working folder"
         changed = warm_plan.differences(plan.env, env)
         other = [name for name in changed if not warm_plan.may_differ(name, plan.env, env)]
@@ -151,7 +162,7 @@ class WarmInterpreter:
         values = {name: env[name] for name in changed if name in env}
         unset = [name for name in changed if name not in env]
         log = os.path.join(task.folder, LOG)
-        self._send({"argv": argv, "log": log, "set": values, "unset": unset})
+        self._send({"argv": argv, "cwd": cwd, "log": log, "set": values, "unset": unset})
         word, *rest = self._receive(CHECK_TIMEOUT_S)
         if word != "ok":
             return "; ".join(rest)
@@ -171,8 +182,12 @@ class WarmInterpreter:
                 raise OSError("it did not answer in %g s" % timeout_s)
         return receive(self._channel.fileno()).decode("utf-8", "replace").split("\0")
 
-    def dismiss(self) -> None:
-        """Kill the interpreter, whose sink is not needed either."""
+    def end_unless_suitable(self, task: Assignment) -> None:
+        """Kill the interpreter if it cannot become the process of a job; then its sink is not needed either."""
+        if self._plan is not None and not warm_plan.is_suitable(task):
+            self._dismiss()
+
+    def _dismiss(self) -> None:
         self.end()
         if self.sink is not None:
             self.sink.socket.close()
@@ -189,14 +204,3 @@ class WarmInterpreter:
         except OSError:  # it has ended
             pass
         process.returncode = 0  # Popen must not wait for it
-
-
-def started(task: Optional[Assignment]) -> Optional[WarmInterpreter]:
-    """Return an interpreter for the run after `task`; ``None`` without one."""
-    if task is None:
-        return None
-    try:
-        return WarmInterpreter(task)
-    except Exception as error:  # the next job starts as always
-        print("%.3f no waiting interpreter: %r" % (protocol.wall(), error), flush=True)
-        return None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Mapping, NamedTuple, Optional
 
 from ..processes import LINUX
 from ..protocol import AUTOLOG, MARK, WARM, AgentError, read_state
+from ..telemetry import host
 from . import job_hooks
 from .assignment import Assignment
 from .warm_hook import NO_MARK
@@ -16,8 +17,15 @@ from .warm_hook import NO_MARK
 if TYPE_CHECKING:
     import ast
 
+#: Seconds that an interpreter waits where nobody sets them.
+IDLE_S = 300.0
+#: Then none waits after a longer run, of which the imports are a small part, or while more processes than this want each
+#: processor: somebody else may need them.
+MAX_RUN_S, MAX_LOAD = 600.0, 2.0
 #: Variable with the largest memory of a waiting interpreter, in MiB; and its default.
 MEMORY, MAX_MEMORY_MIB = "AMLTRAIN_WARM_MEMORY", 1024.0
+#: Most of the free memory, and of that of the machine or its container.
+_MAX_FREE_PART, _MAX_PART = 1 / 4, 1 / 8
 #: Prefixes of the variables that differ from run to run, and that no library of C reads.
 RUN_PREFIXES = ("AML_", "AMLTRAIN_")
 #: A script with more bytes is not read.
@@ -44,10 +52,33 @@ class WarmPlan(NamedTuple):
     memory: int
 
 
-def number(task: Assignment, name: str, default: float) -> float:
-    """Return a setting of the job, else of its submitter's environment."""
+def number(task: Assignment, name: str) -> Optional[float]:
+    """Return a setting of the job, else of its submitter's environment; ``None`` if nobody sets it."""
     text = task.job["env"].get(name, task.environ.get(name, ""))
-    return float(text) if re.fullmatch(r"\d+(\.\d+)?", text) else default
+    return float(text) if re.fullmatch(r"\d+(\.\d+)?", text) else None
+
+
+def idle_s(task: Assignment) -> float:
+    """Return for how long an interpreter waits after a job; 0 for not at all."""
+    seconds = number(task, WARM)
+    return IDLE_S if seconds is None else seconds
+
+
+def is_worth(task: Assignment, ran_s: float) -> bool:
+    """Whether an interpreter is to wait after a job that ran for `ran_s`: yes, where somebody has set it."""
+    if number(task, WARM) is not None:
+        return True
+    return ran_s < MAX_RUN_S and os.getloadavg()[0] < MAX_LOAD * (os.cpu_count() or 1)
+
+
+def is_repeated(task: Assignment) -> bool:
+    """Whether an interpreter is to import while a job runs: its next run follows at once, as that of a trial."""
+    return number(task, WARM) is not None or bool((task.job.get("spec") or {}).get("parent"))
+
+
+def in_next(task: Assignment, text: str) -> str:
+    """Return a path or a text with the folder of the next run, which is not known, in place of this one's."""
+    return text.replace(task.folder, os.path.join(task.home, "agent", "next"))
 
 
 def is_suitable(task: Assignment) -> bool:
@@ -61,7 +92,7 @@ def is_suitable(task: Assignment) -> bool:
         and argv[1] == "-u"
         and os.path.isabs(argv[2])
         and argv[2].endswith(".py")
-        and number(task, WARM, 0.0) > 0
+        and idle_s(task) > 0
     )
 
 
@@ -71,8 +102,8 @@ def is_alike(one: Assignment, other: Assignment) -> bool:
     def key(task: Assignment) -> Any:
         spec = task.job.get("spec") or {}
         code = spec.get("source_sha256") or task.folder
-        job = task.job
-        return job["argv"][:2], job["cwd"], task.environ, sorted(job["env"]), job["tracking"].get("mode"), code
+        job, folder = task.job, in_next(task, task.job["cwd"])
+        return job["argv"][:2], folder, task.environ, sorted(job["env"]), job["tracking"].get("mode"), code
 
     return bool(key(one) == key(other))
 
@@ -88,11 +119,17 @@ def plan_of(task: Assignment, env: Dict[str, str]) -> Optional[WarmPlan]:
     lines = leading_imports(task.job["argv"][2])
     if lines is None or all(name in _STANDARD for line in lines for name in line.modules):
         return None
-    place = os.path.join(task.home, "agent", "next")
-    shown = {name: value.replace(task.folder, place) for name, value in env.items()}
-    memory = min(number(task, MEMORY, MAX_MEMORY_MIB) * 2**20, _free_memory() / 4)
-    idle_s = number(task, WARM, 0.0)
-    return WarmPlan(list(task.job["argv"]), task.job["cwd"], {**shown, MARK: NO_MARK}, lines, idle_s, int(memory))
+    shown = {name: in_next(task, value) for name, value in env.items()}
+    limit = number(task, MEMORY)
+    memory = min(
+        (MAX_MEMORY_MIB if limit is None else limit) * 2**20,
+        host.memory_available() * _MAX_FREE_PART,
+        (host.memory_total() or 0) * _MAX_PART,
+    )
+    return WarmPlan(
+        list(task.job["argv"]), in_next(task, task.job["cwd"]), {**shown, MARK: NO_MARK}, lines, idle_s(task),
+        int(memory),
+    )  # fmt: skip
 
 
 def with_built_environment(task: Assignment) -> Optional[Assignment]:
@@ -111,13 +148,13 @@ def with_built_environment(task: Assignment) -> Optional[Assignment]:
 def leading_imports(path: str) -> Optional[List[ImportLine]]:
     """Return the imports with which a script begins; ``None`` if it cannot be read.
 
-    Only constants may be assigned before, and ``display`` be defined: any other statement could change what an import
-    does.
+    Only constants may be assigned before, ``display`` be defined and a clock be started: any other statement could
+    change what an import does.
     """
     import ast  # a dispatcher does not need it
     import warnings
 
-    from ..notebook_runtime import INSTALL
+    from ..notebook_runtime import INSTALL, TIMER
 
     try:
         with open(path, "rb") as file:
@@ -134,7 +171,7 @@ def leading_imports(path: str) -> Optional[List[ImportLine]]:
             modules = [alias.name.partition(".")[0] for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             modules = [node.module.partition(".")[0]]
-        elif _is_constant(node) or ast.get_source_segment(text, node) == INSTALL:
+        elif _is_constant(node) or ast.get_source_segment(text, node) in (INSTALL, TIMER):
             continue
         else:
             break
@@ -171,12 +208,3 @@ def may_differ(name: str, waiting: Mapping[str, str], job: Mapping[str, str]) ->
     # A hook of the agent does nothing where its variable is absent.
     is_in_both = (name in waiting) == (name in job)
     return name.startswith(RUN_PREFIXES) and (is_in_both or not name.startswith("AMLTRAIN_"))
-
-
-def _free_memory() -> float:
-    try:
-        with open("/proc/meminfo") as file:
-            sizes = dict(line.split(":", 1) for line in file)
-        return float(sizes["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError, IndexError):
-        return 0.0

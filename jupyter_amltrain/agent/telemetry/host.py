@@ -45,6 +45,11 @@ def memory_total() -> Optional[int]:
     return total
 
 
+def memory_available() -> int:
+    """Return the bytes of memory that programs can still take without swapping; 0 if unknown."""
+    return _meminfo().get("MemAvailable", 0)
+
+
 def _meminfo() -> Dict[str, int]:
     sizes = {}
     try:
