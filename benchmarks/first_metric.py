@@ -63,7 +63,7 @@ def ours(imports, warm):
     def paint(record, picture):
         if not end and "loss" in record.metrics:
             end.append(time.perf_counter()); seen.set()
-    ip.run_line_magic("config", "AMLTrain.warm = %r" % warm)
+    os.environ["AMLTRAIN_WARM"] = "300" if warm else "0"  # set, so that a busy machine has one, too
     begin = time.perf_counter()
     ip.run_cell_magic("aml_submit", "--name bench --as bench_run", imports + "\\nmlflow.log_metric('loss', 0.5)\\n")
     bench_run = ip.user_ns["bench_run"]

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 #: Seconds that an interpreter waits where nobody sets them.
 IDLE_S = 300.0
-#: Then none waits after a longer run, of which the imports are a small part, or while more processes than this want each
-#: processor: somebody else may need them.
+#: Then none waits after a longer run, of which the imports are a small part, or while more processes than this want
+#: each processor: somebody else may need them.
 MAX_RUN_S, MAX_LOAD = 600.0, 2.0
 #: Variable with the largest memory of a waiting interpreter, in MiB; and its default.
 MEMORY, MAX_MEMORY_MIB = "AMLTRAIN_WARM_MEMORY", 1024.0
