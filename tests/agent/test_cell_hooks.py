@@ -42,6 +42,13 @@ def test_children_import_the_definitions_of_a_cell_without_its_body(method: str,
     assert done.stdout.split("\n")[:2] == ["body", "[11, 14]"] and not done.stderr
 
 
+def test_children_read_what_a_cell_takes_from_the_notebook(tmp_path: Path) -> None:
+    (tmp_path / "_amltrain_values.py").write_text("def value_of(name): return int(10)")
+    code = CELL.format(method="spawn").replace("K = 10", "K = __import__('_amltrain_values').value_of('K'); J = int(1)")
+    done = run(tmp_path, f"{code}print(J)")
+    assert done.stdout.split("\n")[:3] == ["body", "[11, 14]", "1"] and not done.stderr
+
+
 def test_function_that_needs_the_body_fails_once(tmp_path: Path) -> None:
     code = CELL.format(method="spawn").replace("K = 10", "K = int('10')").replace("size = K", "")
     done = run(tmp_path, code)

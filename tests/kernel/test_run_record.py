@@ -137,3 +137,13 @@ def test_record_of_failed_cell_has_lines_around_error(raised: int, first: int, l
         assert code.lines[code.line - code.first] == f"text {raised}"
     entry.run = msgspec.structs.replace(entry.run, status=RunStatus(state=RunState.COMPLETED))
     assert record_of(entry).excerpt is None
+
+
+def test_lines_around_error_are_those_of_the_cell() -> None:
+    script, cell = "import os\nimport json\nx = read('x')\nraise x\n", "import json\n\nraise x"
+    spec = JobSpec(name="r", script=script, cell=cell, script_name="script.py")
+    entry = entry_of(RunState.FAILED, spec=spec)
+    log = 'Traceback (most recent call last):\n  File "/x/source/script.py", line 4, in <module>\nValueError\n'
+    entry.log.feed(log.encode(), len(log))
+    code = record_of(entry).excerpt
+    assert code is not None and code.lines[:3] == ("import json", "", "raise x") and code.line == 4
