@@ -153,7 +153,8 @@ def _excerpt(run: Run, log: str) -> CodeExcerpt | None:
     if not run.spec.script or not (line := cell_line(run, log)):
         return None
     lines = run.spec.script.split("\n")
-    for number, text in enumerate(run.spec.cell.split("\n"), 1):
+    own = run.spec.cell.split("\n") if run.spec.cell else []
+    for number, text in enumerate(own, 1):
         if not text.strip() and number < len(lines):  # it may read what the cell takes from the notebook
             lines[number] = ""
     first = max(2, line - _LINES_AROUND)  # line 1 contains the parameters, not the user's text
