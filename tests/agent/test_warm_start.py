@@ -376,7 +376,7 @@ def test_setting_zero_keeps_no_interpreter(notebook: Notebook) -> None:
 def test_interpreter_ends_after_idle_time(notebook: Notebook) -> None:
     notebook.environ["AMLTRAIN_WARM"] = "1"
     pid = notebook.warmed("import warmed")
-    until(lambda: not alive(pid), "the end of the interpreter")
+    until(lambda: pid not in process_table(), "the end of the interpreter, of which nothing is left")
     _, state, is_warm = notebook.run()
     assert state["state"] == "completed" and not is_warm
 

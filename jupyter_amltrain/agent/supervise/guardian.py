@@ -45,6 +45,9 @@ POLL_INTERVAL_S = 1.0
 #: Seconds for killed processes to end.
 KILL_TIMEOUT_S = 2.0
 
+#: Seconds between two looks of a supervisor without a job at whether its waiting interpreter has ended.
+REAP_INTERVAL_S = 5.0
+
 #: Message of a supervisor to the dispatcher when it has its job and its guardian.
 STARTED = b"started\n"
 
@@ -460,6 +463,8 @@ def main(
         own_identity = identity(os.getpid())
         os.write(ready, json.dumps({"supervisor": own_identity}).encode() + b"\n")
         warm.start(last)
+        while warm.is_alive() and not select.select([job_socket], [], [], REAP_INTERVAL_S)[0]:
+            pass
         task = receive(job_socket)
         if task is None or os.read(guarded, 1) != b"g":
             warm.end()

@@ -109,6 +109,10 @@ class WarmInterpreter:
         }  # fmt: skip
         self._send(order)
 
+    def is_alive(self) -> bool:
+        """Whether there is an interpreter; one that has ended is reaped."""
+        return self._process is not None and self._process.poll() is None
+
     def become(
         self, argv: List[str], cwd: str, env: Dict[str, str], task: Assignment
     ) -> Optional[subprocess.Popen[bytes]]:
@@ -199,8 +203,9 @@ class WarmInterpreter:
         if process is None:
             return
         self._channel.close()
-        try:
-            os.kill(process.pid, signal.SIGKILL)
-        except OSError:  # it has ended
-            pass
-        process.returncode = 0  # Popen must not wait for it
+        if process.returncode is None:
+            try:
+                os.kill(process.pid, signal.SIGKILL)
+            except OSError:  # it has ended
+                pass
+            process.returncode = 0  # Popen must not wait for it
