@@ -161,8 +161,9 @@ def from_cell(
         notebook_names.check_names(missing, namespace, above=first_line - 1, where=where)
     given = [f"{_variable('--param', k)} = {_source_of(k, v)}" for k, v in (params or {}).items()]
     assignments, late = _placed(tree, cell, source.before, before, given, helpers)
-    edits = [*_last_value(tree, cell), *late]
+    edits = _last_value(tree, cell)
     display = _DISPLAY if edits else ""
+    edits += late
     notes: list[str] = [*source.notes]
     if assignments:
         if (doc := ast.get_docstring(tree, clean=False)) is not None:

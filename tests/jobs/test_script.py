@@ -57,7 +57,7 @@ def test_values_of_notebook_are_read_behind_first_imports_of_cell() -> None:
     made = script.from_cell(text, params={"lr": 0.1}, **more)
     lines = made.text.splitlines()
     assert lines[0] == "import os; import json" and lines[4] == "x = 1; f = 2; lr = 0.1"
-    assert [lines[n] for n in (1, 2, 3, 5)] == [text.splitlines()[n] for n in (0, 1, 2, 4)]
+    assert len(lines) == 6 and [lines[n] for n in (1, 2, 3, 5)] == [text.splitlines()[n] for n in (0, 1, 2, 4)]
 
 
 @pytest.mark.parametrize(
