@@ -148,14 +148,14 @@ def _is_selective() -> bool:
 
 
 class _FileNotes:
-    """Notes which files ``open`` opens, or would open if they were there, and who asks for the working folder.
+    """Notes which files ``open`` opens, or would open if they were there, and which modules read the working folder.
 
     Attributes
     ----------
     paths
         The files: settings, for example.
     modules
-        Names of the modules that have asked.
+        Names of the modules that have read it.
     """
 
     def __init__(self) -> None:
