@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+import time
 from typing import Any
 
 import pandas as pd
@@ -45,6 +47,52 @@ def test_styled_table_of_pandas_keeps_its_colors() -> None:
     )
 
 
+def test_styled_table_of_pandas_keeps_bars_caption_and_styles_of_table() -> None:
+    styled = pd.DataFrame({"a": [1, 2]}).style.bar(color="#d65f5f").set_caption("Legs")
+    header = {"selector": "thead th", "props": "background-color: #ccd; position: fixed"}
+    text = safe_html(styled.set_table_styles([header, {"selector": "caption", "props": "color: red"}]).to_html()) or ""
+    assert "linear-gradient(90deg, #d65f5f" in text and '<caption style="color: red;">Legs' in text
+    assert text.count("background-color: #ccd") == 2 and "position" not in text  # not those of the rows
+
+
+def styled(sheet: str, body: str) -> str:
+    return safe_html(f"<style>{sheet}</style>{body}") or ""
+
+
+@pytest.mark.parametrize(("sheet", "body", "expected"), [
+    (".a {color: red}", "<p class='b a'>x</p>", '<p style="color: red;">x</p>'),
+    ("p.a, .c {color: red}", "<p class=a>x</p><b class=a>y</b>", '<p style="color: red;">x</p><b>y</b>'),
+    ("div > b {color: red}", "<div><i><b>x</b></i><b>y</b></div>",
+     '<div><i><b>x</b></i><b style="color: red;">y</b></div>'),
+    ("#t .a b {color: red}", "<div id=t><p class=a><i><b>x</b></i></p></div><b>y</b>",
+     '<div><p><i><b style="color: red;">x</b></i></p></div><b>y</b>'),
+    (".a {color: red} p {color: blue; width: 1px}", "<p class=a style='height: 2px'>x &lt; &#65;</p>",
+     '<p style="color: blue;width: 1px;color: red;height: 2px;">x &lt; &#65;</p>'),
+    ("p:hover, @media print {p {color: red}} * + p {color: red}", "<p>x</p>", "<p>x</p>"),
+    ("p {background: #fdd url(//x.test)} p {color: var(--x)} p {display: flex}", "<p>x</p>",
+     '<p style="display: flex;">x</p>'),
+])  # fmt: skip
+def test_style_sheet_becomes_styles_of_its_elements(sheet: str, body: str, expected: str) -> None:
+    assert styled(sheet, body) == expected
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("body", [
+    "<a " * 100_000, "<!--" * 80_000, "<p>" * 90_000, "<b>x</b>" * 20_000, "<div class=a>" * 190, "<a t='>" * 20_000,
+])  # fmt: skip
+def test_style_sheet_of_hostile_text_takes_bounded_time(body: str) -> None:
+    began = time.monotonic()
+    safe_html("<style>.a p b > c {color: red}" + ".a .b {color: red}" * 5000 + "</style>" + body)
+    assert time.monotonic() - began < 60
+
+
+def test_page_and_image_of_another_site_become_links() -> None:
+    text = (
+        safe_html("<iframe width=9 src='https://x.test/p?a=1&b=2'></iframe><img src=https://x.test/i.png alt=x>") or ""
+    )
+    assert text.count("<a href=") == 2 and ">https://x.test/i.png</a>" in text and "<i" not in text
+
+
 HOSTILE = [
     "<script>alert(1)</script>",
     "<img src=x onerror=alert(1)>",
@@ -84,6 +132,7 @@ HOSTILE = [
 def test_html_of_a_job_runs_and_loads_nothing(text: str) -> None:
     result = (safe_html(f"<p>before</p>{text}") or "").lower()
     assert "before" in result
+    result = re.sub(r'<a href="https?://[^"<>]*">[^<]*</a>', "", result)  # a link loads nothing by itself
     words = (
         "<script onerror onload x.test javascript <iframe <svg <form <input <button url( position <meta <link <base"
         " <object <embed <video id= name= jp-dialog srcset commandlinker @import"
@@ -92,7 +141,7 @@ def test_html_of_a_job_runs_and_loads_nothing(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["<script>x</script>", "<div><style>x</style> </div>", "<img src='http://x.test'>", "<iframe></iframe>"]
+    "text", ["<script>x</script>", "<div><style>x</style> </div>", "<img src='file:///x.png'>", "<iframe></iframe>"]
 )
 def test_html_without_anything_to_see_is_no_form(text: str) -> None:
     assert safe_html(text) is None and "text/html" not in forms({"text/html": text, "text/plain": "t"})
@@ -144,6 +193,12 @@ def test_sizes_are_numbers_of_forms_that_exist() -> None:
     sizes = {"image/png": {"width": 40, "height": "x"}, "image/gif": {"width": 1}, "text/html": 7}
     result = forms_of(file({"image/png": PNG}, metadata=sizes))
     assert result and result.sizes == {"image/png": {"width": 40}}
+
+
+def test_image_has_the_text_that_the_script_gave_for_it() -> None:
+    result = forms_of(file({"image/png": PNG}, metadata={"image/png": {"alt": "a \x1bbox\n" + 500 * "x"}}))
+    assert result and result.title.startswith("a box") and len(result.title) < 300 and not result.picture
+    assert (forms_of(file({"image/png": PNG}, metadata={"image/png": {"alt": 7}})) or Forms(title="x")).title == ""
 
 
 def test_large_image_has_a_small_copy_for_records() -> None:

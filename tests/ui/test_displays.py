@@ -120,6 +120,55 @@ def kind(item: str) -> str:
     return "image" if item.startswith("image/") else item
 
 
+STYLED = """%%aml_submit --name styled
+import os, time
+import pandas as pd
+from IPython.display import HTML, Image
+import PIL.Image
+handle = display(HTML("<p>version 1</p>"), display_id=True)
+picture = display(PIL.Image.new("RGB", (200, 100), "red"), display_id=True)
+while not os.path.exists({gate!r}): time.sleep(0.02)
+handle.update(HTML("<p>version 2</p>"))
+picture.update(PIL.Image.new("RGB", (200, 100), "blue"))
+display(pd.DataFrame({{"a": [1, 2]}}).style.bar(color="red").set_caption("Legs").set_table_styles(
+    [{{"selector": "caption", "props": "color: rgb(1, 2, 3); position: fixed"}}]))
+display(HTML("<style>p.note {{text-decoration: underline; white-space: pre}}</style><p class='note'>one  two</p>"))
+display(HTML("<iframe src='http://127.0.0.1:{port}/beacon'></iframe>"), Image(url="http://127.0.0.1:{port}/beacon.png"))
+PIL.Image.new("RGB", (9, 9)).save("box.png")
+Image("box.png", alt="a black box")
+"""
+
+
+def test_styles_of_displays_are_kept_and_updates_redraw_in_place(
+    notebook: NotebookPage, page: Page, lab: LabServer, shots: Path, tmp_path: Path
+) -> None:
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
+    gate = tmp_path / "gate"
+    notebook.cell("%load_ext jupyter_amltrain")
+    notebook.cell(STYLED.format(gate=str(gate), port=lab.port))
+    run = notebook.runs.first
+    log = run.locator(".jp-AmlRun-log > pre")
+    expect(log).to_contain_text("version 1", timeout=MS)
+    eventually("the picture is drawn", lambda: is_drawn(log.locator("img")))
+    log.evaluate("node => node.querySelectorAll('.jp-RenderedHTML, img').forEach(part => (part.probe = 1))")
+    gate.touch()
+    expect(log).to_contain_text("version 2", timeout=MS)
+    expect(run.locator(".jp-AmlRun-state")).to_have_text("completed", timeout=MS)
+    expect(log.locator("caption")).to_have_text("Legs", timeout=MS)
+    stayed = "node => [...node.querySelectorAll('.jp-RenderedHTML, img')].filter(part => part.probe).length"
+    assert log.evaluate(stayed) == 2
+    style = "(node, name) => getComputedStyle(node)[name]"
+    caption, note = log.locator("caption"), log.locator("p", has_text="one")
+    assert caption.evaluate(style, "color") == "rgb(1, 2, 3)" and caption.evaluate(style, "position") == "static"
+    assert "linear-gradient" in log.locator("tbody td").last.evaluate(style, "backgroundImage")
+    assert "underline" in note.evaluate(style, "textDecorationLine") and note.evaluate(style, "whiteSpace") == "pre"
+    expect(log.locator("a[href*='beacon']")).to_have_count(2)
+    expect(log.get_by_alt_text("a black box")).to_have_count(1)
+    page.screenshot(path=shots / "displays-styled.png")
+    assert not [url for url in requests if "beacon" in url]
+
+
 def test_hostile_displays_run_and_load_nothing(notebook: NotebookPage, page: Page, lab: LabServer, shots: Path) -> None:
     requests: list[str] = []
     page.on("request", lambda request: requests.append(request.url))
