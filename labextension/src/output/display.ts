@@ -24,7 +24,7 @@ export interface IDisplayHost {
 }
 
 /** One display between the lines of a log. */
-export class DisplayView {
+class DisplayView {
   /**
    * @param _changed called when it has other forms than those of the record, or another size
    */
@@ -49,92 +49,109 @@ export class DisplayView {
   update(display: IRunDisplay): void {
     this._display = display;
     this._requestWhole(display);
-    const whole = this._whole && this._whole.version >= display.version ? this._whole : null;
-    const forms = whole ?? display;
-    const key = JSON.stringify([forms.data, forms.sizes]);
-    if (key === this._key) {
-      return;
+    // An older version stays until the newer one has come, instead of its small copy.
+    const whole = this._whole && (this._whole.version >= display.version || this._isRequested) ? this._whole : null;
+    const key = whole ? `whole ${whole.version}` : JSON.stringify([display.data, display.sizes]);
+    if (key !== this._key) {
+      this._key = key;
+      this._draw(whole ?? display);
     }
-    this._key = key;
-    this._draw(forms);
   }
 
   dispose(): void {
     this._display = null;
-    this._widget?.dispose();
+    this._clear();
     this.node.remove();
   }
 
   private _requestWhole(display: IRunDisplay): void {
     const isKnown = this._whole !== null && this._whole.version >= display.version;
-    if (!display.partial || isKnown || Date.now() < this._dueAt) {
+    if (!display.partial || isKnown || this._isRequested || Date.now() < this._retryAt) {
       return;
     }
     const request = this._host.whole(display.number);
     if (!request) {
       return;
     }
-    this._dueAt = Date.now() + RETRY_INTERVAL_MS;
-    request.then(
-      forms => {
-        if (this._display) {
+    this._isRequested = true;
+    request
+      .then(
+        forms => {
           this._whole = forms;
-          this._dueAt = 0;
+          this._retryAt = forms.version < display.version ? Date.now() + RETRY_INTERVAL_MS : 0;
+        },
+        () => {
+          // A kernel that does not know the run: the small copy stays.
+          this._retryAt = Date.now() + RETRY_INTERVAL_MS;
+        }
+      )
+      .finally(() => {
+        this._isRequested = false;
+        if (this._display) {
           this.update(this._display);
           this._changed();
         }
-      },
-      () => {
-        // A kernel that does not know the run: the small copy stays.
-      }
-    );
+      });
   }
 
   private _draw({ data, sizes }: IForms): void {
     const { rendermime } = this._host;
     // What runs scripts of its data is not safe.
     const mime = preferredForm(data, name => rendermime?.getFactory(name)?.safe === true);
+    const isSame = mime === this._form;
     this._form = mime;
-    this._widget?.dispose();
-    this._widget = null;
-    this.node.replaceChildren();
     this.node.dataset.mime = mime;
     if (mime.startsWith('image/')) {
-      this._image(imageUrl(imageData(mime, String(data[mime]))), sizes[mime] ?? {});
-    } else if (mime === 'text/plain') {
-      const body = document.createElement('div');
-      body.className = 'jp-AmlRun-displayText';
-      body.append(...drawn(String(data[mime])));
-      this.node.append(body);
-    } else if (mime && rendermime) {
-      this._render(strict(rendermime), mime, data);
+      this._drawImage(imageUrl(imageData(mime, String(data[mime]))), sizes[mime] ?? {});
+    } else if (mime && mime !== 'text/plain' && rendermime) {
+      // The same renderer draws the next version: a new one would have no height at first.
+      this._render(isSame && this._widget ? this._widget : this._newRenderer(strict(rendermime), mime), mime, data);
+    } else {
+      this._clear();
+      if (mime) {
+        this.node.append(textNode(String(data[mime])));
+      }
     }
   }
 
-  private _image(url: string, size: Record<string, number>): void {
-    const image = document.createElement('img');
+  private _drawImage(url: string, size: Record<string, number>): void {
+    if (!this._image) {
+      this._clear();
+      this._image = this._newImage();
+    }
+    const image = this._image;
     image.alt = this._display?.title || this._trans.__('Image that the script has displayed');
     if (size.width) {
       image.width = size.width;
+    } else {
+      image.removeAttribute('width');
     }
-    if (size.width && size.height) {
-      image.style.aspectRatio = `${size.width} / ${size.height}`;
-    }
+    image.style.aspectRatio = size.width && size.height ? `${size.width} / ${size.height}` : '';
+    image.src = url;
+  }
+
+  private _newImage(): HTMLImageElement {
+    const image = document.createElement('img');
     image.addEventListener('load', () => this._changed());
     image.addEventListener('error', () => {
-      if (this.node.contains(image)) {
+      if (this._image === image) {
         this._form = '';
         this._changed();
       }
     });
-    image.src = url;
     this.node.append(image);
+    return image;
   }
 
-  private _render(rendermime: IRenderMimeRegistry, mime: string, data: Record<string, unknown>): void {
-    const widget: IRenderMime.IRenderer = rendermime.createRenderer(mime);
+  private _newRenderer(rendermime: IRenderMimeRegistry, mime: string): IRenderMime.IRenderer {
+    this._clear();
+    const widget = rendermime.createRenderer(mime);
     this._widget = widget;
     this._host.attach(widget, this.node);
+    return widget;
+  }
+
+  private _render(widget: IRenderMime.IRenderer, mime: string, data: Record<string, unknown>): void {
     const model = new MimeModel({ data: { [mime]: data[mime] } as any, trusted: false });
     widget.renderModel(model).then(
       () => this._changed(),
@@ -148,12 +165,70 @@ export class DisplayView {
     );
   }
 
+  private _clear(): void {
+    this._widget?.dispose();
+    this._widget = this._image = null;
+    this.node.replaceChildren();
+  }
+
   private _display: IRunDisplay | null = null;
   private _whole: IForms | null = null;
-  private _widget: Widget | null = null;
+  private _isRequested = false;
+  private _retryAt = 0;
+  private _widget: IRenderMime.IRenderer | null = null;
+  private _image: HTMLImageElement | null = null;
   private _key = '';
   private _form = '';
-  private _dueAt = 0;
+}
+
+/** The displays of one record; those that stay keep their elements. */
+export class DisplayViews {
+  /**
+   * @param _changed called when a display has other forms, or another size
+   */
+  constructor(
+    private readonly _trans: TranslationBundle,
+    private readonly _host: IDisplayHost,
+    private readonly _changed: () => void
+  ) {}
+
+  /** Update the displays; return those that have a form that is drawn. */
+  update(displays: readonly IRunDisplay[]): IRunDisplay[] {
+    const numbers = new Set(displays.map(({ number }) => number));
+    this._views.forEach((view, number) => {
+      if (!numbers.has(number)) {
+        view.dispose();
+        this._views.delete(number);
+      }
+    });
+    return displays.filter(display => {
+      let view = this._views.get(display.number);
+      if (!view) {
+        view = new DisplayView(this._trans, this._host, this._changed);
+        this._views.set(display.number, view);
+      }
+      view.update(display);
+      return view.isDrawn;
+    });
+  }
+
+  has(number: number): boolean {
+    return this._views.has(number);
+  }
+
+  /** The node of a display that `update` has returned. */
+  node(number: number): HTMLElement {
+    return (this._views.get(number) as DisplayView).node;
+  }
+
+  private readonly _views = new Map<number, DisplayView>();
+}
+
+function textNode(text: string): HTMLElement {
+  const node = document.createElement('div');
+  node.className = 'jp-AmlRun-displayText';
+  node.append(...drawn(text));
+  return node;
 }
 
 const registries = new WeakMap<IRenderMimeRegistry, IRenderMimeRegistry>();

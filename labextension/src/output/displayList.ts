@@ -2,42 +2,23 @@
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { IRunDisplay } from '../protocol';
-import { DisplayView, IDisplayHost } from './display';
+import { DisplayViews, IDisplayHost } from './display';
 
 export class DisplayList {
-  constructor(
-    private readonly _trans: TranslationBundle,
-    private readonly _host: IDisplayHost
-  ) {
+  constructor(trans: TranslationBundle, host: IDisplayHost) {
+    this._views = new DisplayViews(trans, host, () => this.update(this._shown));
     this.node = document.createElement('div');
     this.node.className = 'jp-AmlRun-displays';
     this.node.hidden = true;
     this.node.setAttribute('role', 'group');
-    this.node.setAttribute('aria-label', _trans.__('Tables, images and charts'));
+    this.node.setAttribute('aria-label', trans.__('Tables, images and charts'));
   }
 
   readonly node: HTMLElement;
 
-  /** Redraw; displays that stay keep their elements. */
   update(displays: readonly IRunDisplay[]): void {
     this._shown = displays;
-    const numbers = new Set(displays.map(({ number }) => number));
-    this._views.forEach((view, number) => {
-      if (!numbers.has(number)) {
-        view.dispose();
-        this._views.delete(number);
-      }
-    });
-    const drawn = displays.map(display => {
-      let view = this._views.get(display.number);
-      if (!view) {
-        view = new DisplayView(this._trans, this._host, () => this._changed());
-        this._views.set(display.number, view);
-      }
-      view.update(display);
-      return view;
-    });
-    const nodes = drawn.filter(({ isDrawn }) => isDrawn).map(({ node }) => node);
+    const nodes = this._views.update(displays).map(({ number }) => this._views.node(number));
     if (nodes.length !== this.node.childNodes.length || nodes.some((node, i) => node !== this.node.childNodes[i])) {
       this.node.replaceChildren(...nodes);
     }
@@ -48,11 +29,6 @@ export class DisplayList {
     this.update([]);
   }
 
-  /** A display has other forms now. */
-  private _changed(): void {
-    this.update(this._shown);
-  }
-
-  private readonly _views = new Map<number, DisplayView>();
+  private readonly _views: DisplayViews;
   private _shown: readonly IRunDisplay[] = [];
 }

@@ -4,7 +4,7 @@ import { TranslationBundle } from '@jupyterlab/translation';
 import { bytes, plain } from '../format';
 import { ILogTail, IRunDisplay } from '../protocol';
 import { drawn } from '../terminalSpans';
-import { DisplayView, IDisplayHost } from './display';
+import { DisplayViews, IDisplayHost } from './display';
 import { goneItems, LogItem, logItems } from './logItems';
 
 /** Characters kept on the page, whatever a record holds. */
@@ -13,8 +13,9 @@ const MAX_CHARS = 64 * 1024;
 export class LogView {
   constructor(
     private readonly _trans: TranslationBundle,
-    private readonly _host: IDisplayHost
+    host: IDisplayHost
   ) {
+    this._views = new DisplayViews(_trans, host, () => this._changed());
     this.node = document.createElement('section');
     this.node.className = 'jp-AmlRun-log';
     this._title = document.createElement('div');
@@ -36,7 +37,9 @@ export class LogView {
     this._shown = [log, displays, hidden];
     this.node.hidden = !plain(log.tail) && !displays.length;
     this._titles(log, hidden);
-    const shown = this._drawn(displays);
+    const shown = this._views.update(displays);
+    // The nodes of displays that are no longer there are gone already.
+    this._items = this._items.filter(item => typeof item === 'string' || this._views.has(item));
     this._body.classList.toggle('jp-mod-rich', shown.length > 0);
     const { lines, cut } = lastLines(log.tail);
     const items = logItems(lines, shown, cut);
@@ -57,30 +60,7 @@ export class LogView {
   }
 
   dispose(): void {
-    this._views.forEach(view => view.dispose());
-    this._views.clear();
-  }
-
-  /** Update the displays; return those that have a form that is drawn. */
-  private _drawn(displays: readonly IRunDisplay[]): IRunDisplay[] {
-    const numbers = new Set(displays.map(({ number }) => number));
-    this._views.forEach((view, number) => {
-      if (!numbers.has(number)) {
-        view.dispose();
-        this._views.delete(number);
-        // Its node is gone already.
-        this._items = this._items.filter(item => item !== number);
-      }
-    });
-    return displays.filter(display => {
-      let view = this._views.get(display.number);
-      if (!view) {
-        view = new DisplayView(this._trans, this._host, () => this._changed());
-        this._views.set(display.number, view);
-      }
-      view.update(display);
-      return view.isDrawn;
-    });
+    this._views.update([]);
   }
 
   /** A display has been drawn, which takes its time. */
@@ -126,7 +106,7 @@ export class LogView {
   }
 
   private _node(item: LogItem): HTMLElement {
-    return typeof item === 'string' ? lineNode(item) : (this._views.get(item) as DisplayView).node;
+    return typeof item === 'string' ? lineNode(item) : this._views.node(item);
   }
 
   private _titles(log: ILogTail, hidden: number): void {
@@ -148,7 +128,7 @@ export class LogView {
 
   private readonly _title: HTMLElement;
   private readonly _body: HTMLElement;
-  private readonly _views = new Map<number, DisplayView>();
+  private readonly _views: DisplayViews;
   /** What is drawn, a node for each. */
   private _items: readonly LogItem[] = [];
   private _shown: [ILogTail, readonly IRunDisplay[], number] = [{ tail: '', bytes: 0, lines_hidden: 0, path: '' }, [], 0];
