@@ -44,8 +44,10 @@ class Forms(msgspec.Struct, frozen=True, kw_only=True):
         Size of the data.
     small
         What stands for the data in a record where they are too large.
-    picture, title
-        Path and title of the image file of the run that it shows; empty for other values.
+    picture
+        Path of the image file of the run that it shows; empty for other values.
+    title
+        What its image shows, as text.
     """
 
     version: int = 0
@@ -76,13 +78,15 @@ def forms_of(file: bytes, *, for_record: bool = True) -> Forms | None:
         if form is not None:
             data[mime] = form
     version, metadata = content.get("version"), content.get("metadata")
-    sizes = _sizes(metadata if isinstance(metadata, dict) else {}, data)
+    metadata = metadata if isinstance(metadata, dict) else {}
+    sizes = _sizes(metadata, data)
     version = version if isinstance(version, int) and 0 <= version < 1 << 31 else 0
     if not data:
         return None
-    forms = Forms(version=version, chars=_size(data), data=data, sizes=sizes)
+    title = _line(content.get("title")) or _alt(metadata, data)
+    forms = Forms(version=version, chars=_size(data), data=data, sizes=sizes, title=title)
     if name := _line(content.get("picture")):
-        forms = msgspec.structs.replace(forms, picture=f"{PICTURES}/{name}", title=_line(content.get("title")))
+        forms = msgspec.structs.replace(forms, picture=f"{PICTURES}/{name}")
     if not for_record:
         return forms
     small, small_sizes = _small(data, sizes)
@@ -93,6 +97,12 @@ def forms_of(file: bytes, *, for_record: bool = True) -> Forms | None:
 def _line(text: Any) -> str:
     """Return a text of a job as one short line."""
     return "".join(letter for letter in text[:_MAX_LINE] if letter.isprintable()) if isinstance(text, str) else ""
+
+
+def _alt(metadata: Mapping[str, Any], data: Mapping[str, Any]) -> str:
+    """Return the text that the script has given for an image."""
+    own = next((metadata[mime] for mime in IMAGES if mime in data and isinstance(metadata.get(mime), dict)), {})
+    return _line(own.get("alt"))
 
 
 def _checked(mime: Any, form: Any) -> tuple[str, Any]:

@@ -71,9 +71,10 @@ class RunDisplays:
             if forms.picture and not data:  # it stands among the pictures
                 continue
             left -= _chars_of(data)
-            shown = RunDisplay(number=number, version=forms.version, data=data, sizes=sizes, partial=is_partial)
-            if forms.picture:
-                shown = msgspec.structs.replace(shown, picture=forms.picture, title=forms.title)
+            shown = RunDisplay(
+                number=number, version=forms.version, data=data, sizes=sizes, partial=is_partial,
+                picture=forms.picture, title=forms.title,
+            )  # fmt: skip
             found.append(msgspec.structs.replace(shown, line=place.line, blocks=place.blocks) if place else shown)
         return tuple(reversed(found)), max(0, len(numbers) - MAX_DISPLAYS)
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import base64
 import html
 import json
+import logging
 from collections.abc import Mapping, Sequence
 
 from jupyter_amltrain.kernel.display_forms import HTML, IMAGES, JSON, LATEX, MARKDOWN, SVG
+from jupyter_amltrain.kernel.safe_html import safe_html
 from jupyter_amltrain.schema.record import RunDisplay
+
+log = logging.getLogger(__name__)
 
 #: Characters of a JSON value.
 _MAX_JSON_CHARS = 2000
@@ -27,13 +31,28 @@ def display_html(display: RunDisplay) -> str:
         return _BOX.format(_image(SVG, coded, display.sizes.get(SVG) or {}))
     if HTML in data:
         return _BOX.format(data[HTML])
-    for mime in (MARKDOWN, LATEX):
-        if mime in data:
-            return _TEXT.format(html.escape(str(data[mime])))
+    if MARKDOWN in data:
+        return _BOX.format(markdown_html(str(data[MARKDOWN])) or _text(str(data[MARKDOWN])))
+    if LATEX in data:  # readers with MathJax draw it, as nbconvert does
+        return _BOX.format(html.escape(str(data[LATEX])))
     if JSON in data:
         text = json.dumps(data[JSON], indent=1)
-        return _TEXT.format(html.escape(text if len(text) <= _MAX_JSON_CHARS else f"{text[:_MAX_JSON_CHARS]}…"))
+        return _text(text if len(text) <= _MAX_JSON_CHARS else f"{text[:_MAX_JSON_CHARS]}…")
     return ""
+
+
+def markdown_html(text: str) -> str | None:
+    """Return Markdown as safe HTML; ``None`` without the library that reads it."""
+    try:
+        import mistune
+    except ImportError:  # it comes with nbconvert
+        return None
+    try:
+        draw = mistune.create_markdown(escape=False, plugins=["table", "strikethrough", "task_lists", "math", "url"])
+        return safe_html(str(draw(text)))
+    except Exception:  # a parser of somebody else's
+        log.info("Markdown of a display", exc_info=True)
+        return None
 
 
 def between_lines(lines: Sequence[str], displays: Sequence[RunDisplay], most: int) -> list[str | list[str]]:
@@ -60,6 +79,10 @@ def between_lines(lines: Sequence[str], displays: Sequence[RunDisplay], most: in
             else:
                 parts.append([lines[at]])
     return parts
+
+
+def _text(text: str) -> str:
+    return _TEXT.format(html.escape(text))
 
 
 def _image(mime: str, data: str, size: Mapping[str, float], title: str = "") -> str:

@@ -264,8 +264,10 @@ class RunDisplay(msgspec.Struct, frozen=True, kw_only=True):
         ``width`` and ``height`` in CSS pixels, by MIME type.
     partial
         Whether the run has more of it: larger forms, or images of which this has a small copy.
-    picture, title
-        Path in the run's folder and title of the figure that it shows; empty for other values.
+    picture
+        Path in the run's folder of the figure that it shows; empty for other values.
+    title
+        What its image shows, as text.
     """
 
     number: int

@@ -161,6 +161,12 @@ def test_functions_of_ipython_do_the_same(tmp_path: Path, home: Path) -> None:
     assert files(tmp_path)[6]["data"]["text/markdown"] == "2" and "Javascript object" in done.stdout
 
 
+def test_text_for_an_image_and_its_size_are_kept(tmp_path: Path, home: Path) -> None:
+    code = "open('a.png', 'wb').write(b'\\x89PNG'); display(Image('a.png', width=50, alt='a box'))"
+    run(tmp_path, home, code, before=IPYTHON)
+    assert files(tmp_path)[1]["metadata"] == {"image/png": {"width": 50, "alt": "a box"}}
+
+
 def test_functions_of_ipython_stay_where_there_is_a_shell(tmp_path: Path, home: Path) -> None:
     code = "from IPython.core.interactiveshell import InteractiveShell as S; S.instance(); display(Markdown('# a'))"
     done = run(tmp_path, home, code, before=IPYTHON, HOME=str(tmp_path))
@@ -168,9 +174,11 @@ def test_functions_of_ipython_stay_where_there_is_a_shell(tmp_path: Path, home: 
 
 
 def test_matplotlib_figure_is_displayed_and_not_shown_again(tmp_path: Path, home: Path) -> None:
-    code = "import matplotlib.pyplot as plt\nf, a = plt.subplots(); a.plot([1, 2]); display(f)"
+    code = "import matplotlib.pyplot as plt\nf, a = plt.subplots(); a.set_title('Loss'); display(f)"
     run(tmp_path, home, code, MPLBACKEND="", DISPLAY="")
-    assert files(tmp_path)[1]["data"]["image/png"].startswith("iVBOR") and not (tmp_path / "pictures").exists()
+    (shown,) = files(tmp_path).values()
+    assert shown["data"]["image/png"].startswith("iVBOR") and not (tmp_path / "pictures").exists()
+    assert shown["metadata"] == {"image/png": {"alt": "Loss"}}
 
 
 def test_pillow_image_is_displayed(tmp_path: Path, home: Path) -> None:

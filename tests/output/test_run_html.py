@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 from types import SimpleNamespace
 
+from jupyter_amltrain.output.display_html import display_html
 from jupyter_amltrain.output.mime import bundle_of
 from jupyter_amltrain.output.run_html import LOG_LINES, alt_text, run_html
-from jupyter_amltrain.schema.record import LogTail, MetricSeries, RunPicture
+from jupyter_amltrain.schema.record import LogTail, MetricSeries, RunDisplay, RunPicture
 
 from .test_text_view import record
 
@@ -48,3 +49,20 @@ def test_bundle_has_html_only_of_ended_run() -> None:
     bundle, metadata = bundle_of(record(state="completed", done=True), PICTURE)
     assert "text/html" in bundle and metadata["image/png"]["alt"]
     assert "text/html" not in bundle_of(record(kind="monitor", done=True))[0]
+
+
+def test_html_of_markdown_is_drawn_and_safe() -> None:
+    text = "# Title\n\n|a|\n|-|\n|**1**|\n\n$x^2$ <script>alert(1)</script> ![far](https://x.test/i.png)"
+    page = display_html(RunDisplay(number=1, data={"text/markdown": text}))
+    assert "<h1>Title</h1>" in page and "<strong>1</strong>" in page and "x^2" in page
+    assert "<script" not in page and "<img" not in page
+
+
+def test_html_of_latex_is_outside_of_preformatted_text() -> None:
+    page = display_html(RunDisplay(number=1, data={"text/latex": "$a < b$"}))
+    assert "$a &lt; b$" in page and "<pre" not in page  # MathJax leaves out preformatted text
+
+
+def test_html_of_image_has_its_text() -> None:
+    page = display_html(RunDisplay(number=1, data={"image/png": "AA=="}, title='a "box"'))
+    assert 'alt="a &quot;box&quot;"' in page

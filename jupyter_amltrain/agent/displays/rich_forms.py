@@ -35,6 +35,8 @@ _JSON = "application/json"
 _JSON_TYPE = re.compile(r"application/(?:json|vnd\.(?!jupyter\.widget)[\w.+-]+\+json)\Z")
 #: Bytes of a text, of a JSON value and of an image; larger forms are left out.
 MAX_TEXT_BYTES, MAX_JSON_BYTES, MAX_IMAGE_BYTES = 256 << 10, 1 << 20, 6 << 20
+#: Characters of the text that stands for an image.
+MAX_ALT_CHARS = 200
 #: Classes of HTML that shows only its plain text where its own style sheet is not allowed, which the text shows better.
 _NEEDS_STYLE = re.compile(r"""class=["'][^"']*\b(?:sk-top-container|xr-text-repr-fallback)\b""")
 #: Seconds that Plotly may take to draw a picture: it starts a browser.
@@ -152,9 +154,11 @@ class _Forms:
             return
         self.data[mime] = taken
         if isinstance(metadata, dict):
-            size_of = {key: metadata[key] for key in ("width", "height") if _is_number(metadata.get(key))}
-            if size_of:
-                self.metadata[mime] = size_of
+            own = {key: metadata[key] for key in ("width", "height") if _is_number(metadata.get(key))}
+            if metadata.get("alt") and isinstance(metadata["alt"], str):
+                own["alt"] = metadata["alt"][:MAX_ALT_CHARS]
+            if own:
+                self.metadata[mime] = own
 
     def _text(self, mime: str, form: Any) -> Tuple[Any, int, int]:
         if not isinstance(form, str) or not form.strip():
@@ -205,8 +209,8 @@ def _matplotlib(value: Any, forms: _Forms) -> None:
     figure = getattr(sys.modules.get("matplotlib.figure"), "Figure", None)
     if figure is None or not isinstance(value, figure):
         return
-    png = __import__("amltrain_pictures").png_of(value)
-    forms.add_all({"image/png": png}, None)
+    pictures = __import__("amltrain_pictures")
+    forms.add_all({"image/png": pictures.png_of(value)}, {"image/png": {"alt": pictures.title_of(value)}})
     value._amltrain_saved = True  # it need not be shown once more at the end of a cell
 
 

@@ -117,7 +117,7 @@ class _Saver:
             self._drawn[manager] = time.monotonic()
             path = self._write(manager, data, figure.get_label() or "figure")
             if path:
-                self._show_in_log(path, data, _title(figure))
+                self._show_in_log(path, data, title_of(figure))
         except Exception as error:  # an error of a figure must not end a training
             self._report("a figure was not saved (%s: %s)" % (type(error).__name__, error))
 
@@ -201,13 +201,13 @@ def png_of(figure: Any) -> bytes:
     """Draw a figure as a notebook shows it: its own resolution, without the empty margin; with its title."""
     import io
 
-    title = _title(figure)
+    title = title_of(figure)
     data = io.BytesIO()
     figure.savefig(data, format="png", bbox_inches="tight", metadata={"Title": title} if title else None)
     return data.getvalue()
 
 
-def _title(figure: Any) -> str:
+def title_of(figure: Any) -> str:
     """Return the title of a figure, else those of its axes, in one line."""
     own = getattr(figure, "_suptitle", None)
     text = str(own.get_text()) if own is not None else ""
