@@ -101,8 +101,8 @@ def _line(text: Any) -> str:
 
 def _alt(metadata: Mapping[str, Any], data: Mapping[str, Any]) -> str:
     """Return the text that the script has given for an image."""
-    own = next((metadata[mime] for mime in IMAGES if mime in data and isinstance(metadata.get(mime), dict)), {})
-    return _line(own.get("alt"))
+    forms = [metadata[mime] for mime in IMAGES if mime in data and isinstance(metadata.get(mime), dict)]
+    return _line(forms[0].get("alt")) if forms else ""
 
 
 def _checked(mime: Any, form: Any) -> tuple[str, Any]:
