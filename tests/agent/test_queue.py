@@ -234,6 +234,14 @@ def test_idle_dispatcher_exit_loses_no_job(agent: Agent, monkeypatch: pytest.Mon
     assert not Path(agent.queue, "agent.sock").exists()
 
 
+def test_dispatcher_whose_socket_was_removed_serves_again(agent: Agent) -> None:
+    agent.good("info")
+    pid = agent.dispatcher()
+    Path(agent.queue, "agent.sock").unlink()
+    assert agent.wait(agent.submit("print('on')"))["state"] == "completed"
+    assert agent.dispatcher() == pid and "listens again" in Path(agent.queue, "dispatcher.txt").read_text()
+
+
 def test_dispatcher_with_running_job_stays(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AMLTRAIN_DISPATCHER_IDLE", "0.05")
     run = agent.gated()

@@ -14,6 +14,8 @@ from ..protocol import PROTOCOL, SCHEMA
 
 #: Seconds to wait for the lock of a dispatcher that is shutting down.
 LOCK_TIMEOUT_S = 20.0
+#: Seconds between two signals to a dispatcher that has the lock and no socket.
+WAKE_INTERVAL_S = 0.5
 _MODULES = (
     "supervise.guardian",
     "supervise.supervisor",
@@ -59,6 +61,19 @@ def detach(queue: str, home: str) -> int:
     os._exit(code)
 
 
+def _wake(queue: str) -> None:
+    """Let a dispatcher without work look after its socket: it does so when it is told of an ended child."""
+    from ..json_dir import LOCK
+    from ..processes import is_alive
+
+    try:
+        record = protocol.read_json(os.path.join(queue, LOCK), "Queue folder")
+        if record and is_alive(record):
+            os.kill(record["pid"], signal.SIGCHLD)
+    except (OSError, protocol.AgentError):  # it has ended meanwhile
+        pass
+
+
 def _serve(queue: str, home: str, ready: int) -> int:
     import fcntl
 
@@ -66,7 +81,7 @@ def _serve(queue: str, home: str, ready: int) -> int:
 
     queue = open_queue(queue)
     lock = os.open(os.path.join(queue, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    until = protocol.mono() + LOCK_TIMEOUT_S
+    until, wake_at = protocol.mono() + LOCK_TIMEOUT_S, protocol.mono() + WAKE_INTERVAL_S
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -79,9 +94,12 @@ def _serve(queue: str, home: str, ready: int) -> int:
                 return 0  # another dispatcher serves
             except Unanswered:
                 return 0  # another dispatcher runs but does not reply: the call of the starter reports it
-            except NoDispatcher:  # a dispatcher is shutting down or was just killed
+            except NoDispatcher:  # a dispatcher is shutting down, was just killed, or has lost its socket's file
                 if protocol.mono() > until:
                     return 75
+                if protocol.mono() > wake_at:
+                    wake_at = protocol.mono() + WAKE_INTERVAL_S
+                    _wake(queue)
                 time.sleep(0.005)
     # Load all code now: the zipapp may have been removed when a job starts, and forked
     # children need not import these modules again.

@@ -103,16 +103,27 @@ class Dispatcher:
             os.unlink(self.address.path)
         except FileNotFoundError:  # there was none
             pass
-        self.listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         umask = os.umask(0o177)
         try:
             with self.address as path:
-                self.listening.bind(path)
+                listening.bind(path)
         finally:
             os.umask(umask)
-        self.listening.listen(128)
-        self.listening.setblocking(False)
-        self.selector.register(self.listening, selectors.EVENT_READ, self._accept)
+        listening.listen(128)
+        listening.setblocking(False)
+        self.listening = listening
+        self.selector.register(listening, selectors.EVENT_READ, self._accept)
+
+    def _keep_address(self) -> None:
+        """Listen again if the socket's file is gone: something may clean up temporary files."""
+        if not os.path.lexists(self.address.path):
+            self.log("%s was removed; listens again" % self.address.path)
+            self._accept()  # who has connected before
+            old = self.listening
+            self.listen()
+            self.selector.unregister(old)
+            old.close()
 
     def run(self) -> None:
         """Serve until the idle limit, a retire request or SIGTERM."""
@@ -152,6 +163,7 @@ class Dispatcher:
     def _run_periodic(self) -> None:
         """Handle timeouts of clients, and ends and cancels that no event reports."""
         now = protocol.mono()
+        self._keep_address()
         for client in [c for c in self.clients.values() if now > c.until]:
             self._remove_client(client)
         self.gpus.expire()
