@@ -52,10 +52,19 @@ class DisplayHandlers:
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
+        self._text: tuple[str, int, str] = ("", 0, "")  #: run, number and forms of the display that is being read
 
     @op("display")
     async def read(self, request: GetDisplay) -> DisplayReply:
-        """Return a part of a displayed value."""
+        """Return a part of a displayed value; the first one reads it from the run."""
+        *key, text = self._text
+        if not request.offset or key != [request.handle, request.number]:
+            text = await self._forms(request)
+        end = request.offset + MAX_PART_CHARS
+        self._text = (request.handle, request.number, text) if end < len(text) else ("", 0, "")
+        return DisplayReply(text=text[max(0, request.offset) : end], chars=len(text))
+
+    async def _forms(self, request: GetDisplay) -> str:
         controller = self._controller
         entry = await controller.known_run(await controller.find(request.handle))
         forms = await controller.backends.shown.read_display(entry, request.number)
@@ -64,5 +73,4 @@ class DisplayHandlers:
                 f"Cannot show display {request.number} of {request.handle}: its file was deleted or is damaged.",
                 hint=f"Read its text in the log: %aml_runs logs {request.handle}",
             )
-        text = msgspec.json.encode({"version": forms.version, "data": forms.data, "sizes": forms.sizes}).decode()
-        return DisplayReply(text=text[max(0, request.offset) :][:MAX_PART_CHARS], chars=len(text))
+        return msgspec.json.encode({"version": forms.version, "data": forms.data, "sizes": forms.sizes}).decode()
