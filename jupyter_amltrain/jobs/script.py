@@ -240,6 +240,8 @@ def _free_line(tree: ast.Module, cell: str, given: str, imports: Sequence[str]) 
         names.update(defined(node))
     lines = cell.split("\n")
     is_free = 0 < last < len(lines) and not lines[last].strip()
+    # `import a; x = """` may go on there.
+    is_free = is_free and not any(node.lineno <= last + 1 <= (node.end_lineno or 0) for node in tree.body)
     return last + 1 if is_free and not names & notebook_names.defined_names(given) else 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from pathlib import Path
 
@@ -15,6 +16,16 @@ from jupyter_amltrain.jobs.closure import Notebook
 IMPORTS = "import warnings\nimport numpy as np\nfrom json import loads, dumps\n"
 DATA = "X = np.ones((3, 3))"
 FUNCTION = "def mean(data, axis=0):\n    return np.mean(data, axis)"
+
+
+def script_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, cell: str) -> str:
+    """Return the script of a cell of a notebook."""
+    monkeypatch.setenv("AMLTRAIN_HOME", str(tmp_path))
+    ip = InteractiveShell()
+    monkeypatch.setitem(sys.modules, "__main__", ip.user_module)
+    ip.run_cell(before, store_history=True).raise_error()
+    history = list(ip.history_manager.input_hist_parsed)
+    return parse_submit([], cell, prog="%%aml_submit", notebook=Notebook(ip.user_ns, lambda: history)).spec.script
 
 
 @pytest.mark.parametrize(
@@ -43,12 +54,15 @@ FUNCTION = "def mean(data, axis=0):\n    return np.mean(data, axis)"
 def test_script_of_cell_begins_with_imports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, cell: str, expected: str
 ) -> None:
-    monkeypatch.setenv("AMLTRAIN_HOME", str(tmp_path))
-    ip = InteractiveShell()
-    monkeypatch.setitem(sys.modules, "__main__", ip.user_module)
-    ip.run_cell(before, store_history=True).raise_error()
-    history = list(ip.history_manager.input_hist_parsed)
-    spec = parse_submit([], cell, prog="%%aml_submit", notebook=Notebook(ip.user_ns, lambda: history)).spec
-    (tmp_path / "script.py").write_text(spec.script)
+    (tmp_path / "script.py").write_text(script_of(tmp_path, monkeypatch, before, cell))
     lines = warm_plan.leading_imports(str(tmp_path / "script.py"))
     assert lines is not None and " ".join(name for line in lines for name in line.modules) == expected
+
+
+@pytest.mark.parametrize("cell", ['import re; text = """\n\n"""\nprint(X)', "import re; text = [X,\n\n1]"])
+def test_statement_that_goes_on_behind_an_import_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cell: str
+) -> None:
+    script = script_of(tmp_path, monkeypatch, IMPORTS + DATA, cell)
+    texts = [ast.unparse(node.value) for node in ast.parse(script).body if isinstance(node, ast.Assign)]
+    assert ast.unparse(ast.parse(cell).body[1].value) in texts  # type: ignore[attr-defined]
