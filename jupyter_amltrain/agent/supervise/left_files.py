@@ -13,8 +13,8 @@ from ..protocol import KEPT_LINKS, LEFT, LEFT_LINK, SCHEMA, AgentError, read_jso
 
 #: Maximum number of files in the list, of visited files and folders, of levels of folders, and seconds of a search.
 _MAX_LISTED, _MAX_VISITED, _MAX_DEPTH, _MAX_S = 1000, 20_000, 8, 0.2
-#: Seconds by which the time of a file may be behind the clock.
-_COARSE_S = 0.05
+#: Seconds by which the time of a file may be behind the clock: a tick of the kernel.
+_COARSE_S = 0.01
 #: Folders that hold nothing that a script writes for its user; those that begin with a dot are skipped, too.
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules", "site-packages", "mlruns"})
 #: Suffixes of files that JupyterLab and Python write by themselves.
