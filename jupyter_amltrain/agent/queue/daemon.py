@@ -62,7 +62,7 @@ def detach(queue: str, home: str) -> int:
 
 
 def _wake(queue: str) -> None:
-    """Let a dispatcher without work look after its socket: it does so when it is told of an ended child."""
+    """Let a dispatcher without work look after its socket: as it does when a child ends."""
     from ..json_dir import LOCK
     from ..processes import is_alive
 
