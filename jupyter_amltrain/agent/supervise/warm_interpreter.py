@@ -128,7 +128,7 @@ class WarmInterpreter:
             return None
         try:
             reason = self._refusal(argv, cwd, env, task)
-        except EOFError:
+        except (EOFError, BrokenPipeError, ConnectionResetError):
             reason = "it has ended"
         except Exception as error:  # it may send anything; the job starts as always
             reason = "%s: %s" % (type(error).__name__, error)
