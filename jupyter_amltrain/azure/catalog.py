@@ -123,9 +123,13 @@ def _price(prices: Any, tier: str) -> float | None:
 @functools.lru_cache(maxsize=1)
 def gpu_table() -> Mapping[str, Any]:
     """Return the content of ``gpus.json``: ``source``, ``date``, and ``gpus`` by size."""
+    table = _gpu_file()
+    return {**table, "gpus": {key(name): value for name, value in table["gpus"].items()}}
+
+
+def _gpu_file() -> dict[str, Any]:
     text = resources.files("jupyter_amltrain.azure").joinpath("gpus.json").read_text(encoding="utf-8")
     table: dict[str, Any] = json.loads(text)
-    table["gpus"] = {key(name): value for name, value in table["gpus"].items()}
     return table
 
 
@@ -141,6 +145,24 @@ def sizes_of(rows: Iterable[Mapping[str, Any]]) -> tuple[Size, ...]:
             )
         sizes.append(size)
     return tuple(sizes)
+
+
+def gpu_sizes(family: str = "", min_gpu_memory: float = 0.0) -> list[Size]:
+    """Return the sizes whose GPUs the table has, without retired ones: models and memory, no numbers and prices.
+
+    Parameters
+    ----------
+    family
+        Letters of the names: ``NC``.
+    min_gpu_memory
+        Bytes of one GPU.
+    """
+    sizes = [
+        Size(name=name, gpu_name=model, gpu_memory=memory * GIB, part=(*part, "")[0])
+        for name, (model, memory, *part) in _gpu_file()["gpus"].items()
+        if not is_retired(name) and memory * GIB >= min_gpu_memory
+    ]
+    return [size for size in sizes if not family or size.series == family.upper()]
 
 
 def find(sizes: Sequence[Size], name: str) -> Size | None:

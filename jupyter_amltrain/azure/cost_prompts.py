@@ -74,7 +74,7 @@ def stops_text(target: AzureTarget, row: Mapping[str, Any] | None) -> str:
 
 def gpu_text(size: Size) -> str:
     """``NVIDIA T4 16 GB``; empty without GPUs."""
-    if not size.gpus:
+    if not size.gpu_name:
         return ""
     if size.gpu_name == UNKNOWN:
         return "GPU of unknown model"

@@ -140,7 +140,9 @@ class WorkspaceFile:
             return connected[name]
         if not connected:
             raise CommandError(
-                "No Azure ML workspace is connected.", hint="Connect one: %aml_compute connect --config config.json"
+                "No Azure ML workspace is connected.",
+                hint="Connect one: %aml_compute connect --config config.json",
+                code="workspace.none",
             )
         near = difflib.get_close_matches(name, connected, 3, 0.5)
         guess = f"Did you mean {' or '.join(near)}?" if near else f"Connected: {', '.join(connected)}."

@@ -42,15 +42,36 @@ def _sizes(args: argparse.Namespace, context: Context) -> Result:
     from jupyter_amltrain.azure import functions
 
     where = {"workspace": args.workspace, "region": args.region}
-    sizes = functions.sizes(
-        gpu=args.gpu,
-        family=args.family,
-        min_gpu_memory=gpu_memory(args.min_gpu_memory),
-        instance=args.instance,
-        **where,
-    )
+    memory = gpu_memory(args.min_gpu_memory)
+    try:
+        sizes = functions.sizes(
+            gpu=args.gpu, family=args.family, min_gpu_memory=memory, instance=args.instance, **where
+        )
+    except CommandError as error:
+        if error.code != "workspace.none":
+            raise
+        return _gpu_sizes(args.family, memory)
     quotas = functions.quota(**where)
     return Result(sizes_text(sizes, quotas), _size_rows(sizes, quotas))
+
+
+def _gpu_sizes(family: str, memory: float) -> Result:
+    """Return the sizes whose GPUs are known without a workspace."""
+    import msgspec
+
+    from jupyter_amltrain.azure.catalog import gpu_sizes, gpu_table, retirement_text
+    from jupyter_amltrain.azure.cost_prompts import gpu_text
+
+    sizes = gpu_sizes(family, memory)
+    rows = [[size.name, gpu_text(size), retirement_text(size.name)] for size in sizes]
+    note = (
+        f"From jupyter_amltrain's table of {gpu_table()['date']}. No workspace is connected: the number of GPUs, "
+        "prices, quota, sizes without GPUs and what your region has come from Azure (%aml_compute connect)."
+    )
+    return Result(
+        f"{table(['size', 'each GPU', 'retirement'], rows)}\n\n{note}" if rows else f"No such size. {note}",
+        [{**msgspec.to_builtins(size), "fit": None, "fit_low": None} for size in sizes],
+    )
 
 
 def _quota_flags(parser: Parser) -> None:

@@ -16,6 +16,7 @@ from jupyter_amltrain.azure.catalog import (
     family_key,
     field,
     find,
+    gpu_sizes,
     gpu_table,
     largest,
     matching_sizes,
@@ -83,6 +84,14 @@ def test_unknown_gpu_size_is_unknown_model() -> None:
     assert size.gpu_name == UNKNOWN and size.gpu_memory is None
     assert gpu_text(size) == "GPU of unknown model"
     assert matching_sizes([size], gpu=True) == [size] and matching_sizes([size], min_gpu_memory=1.0) == []
+
+
+def test_gpu_sizes_without_workspace_have_models_of_offered_sizes() -> None:
+    sizes = gpu_sizes("nc", 40 * GIB)
+    assert {"Standard_NC24ads_A100_v4", "Standard_NC40ads_H100_v5"} <= {size.name for size in sizes}
+    assert all(size.series == "NC" and (size.gpu_memory or 0) >= 40 * GIB and gpu_text(size) for size in sizes)
+    assert all(size.gpus is None and size.price is None for size in sizes)  # the service's own answers
+    assert not find(gpu_sizes(), "Standard_NC6")  # retired
 
 
 def test_size_price_is_linux_price(sizes: tuple[Size, ...]) -> None:
