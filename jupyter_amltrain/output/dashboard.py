@@ -67,7 +67,8 @@ class LiveChart:
 
     def __init__(self, chart: Chart, x: Any, layout: Layout | None = None) -> None:
         self.chart, self.x = chart, x
-        limits = {"min": chart.y.min, "max": chart.y.max} if chart.y else {} if layout is None else {"min": 0.0}
+        # An axis without limits cannot be drawn; the page sets those of the data.
+        limits = {"min": chart.y.min, "max": chart.y.max} if chart.y else {} if layout is None else {"min": 0, "max": 1}
         self.y = bqplot.LinearScale(**limits)
         self.marks: list[Any] = []
         self.specs: list[Spec] = []
