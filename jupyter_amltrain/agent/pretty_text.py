@@ -106,6 +106,13 @@ def _of_object(value: Any) -> str:
             return "<function %s%s>" % (_name(value), inspect.signature(value))
         except (ValueError, TypeError):
             return "<function %s>" % _name(value)
+    if callable(getattr(kind, "_repr_pretty_", None)):
+        try:
+            from IPython.lib.pretty import pretty as shown  # its printer is the method's argument
+
+            return str(shown(value))
+        except ImportError:
+            pass
     if getattr(kind, "__repr__", None) is _DEFAULT:
         return "<%s at 0x%x>" % (_name(kind), id(value))
     return repr(value)

@@ -16,7 +16,7 @@ MAX_TEXT = 300_000
 
 #: Elements whose content is no text.
 _HIDDEN = re.compile(
-    r"<(style|script|title|template|noscript|iframe|object|textarea|select|svg|math)\b.*?(?:</\1\s*>|\Z)",
+    r"<(style|script|title|template|noscript|iframe|object|audio|video|textarea|select|svg|math)\b.*?(?:</\1\s*>|\Z)",
     re.DOTALL | re.IGNORECASE,
 )
 _TAGS = words(

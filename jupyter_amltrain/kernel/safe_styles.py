@@ -35,6 +35,8 @@ _MAX_RULES, _MAX_SELECTOR, _MAX_COMPARISONS = 150, 200, 2_000_000
 _COMPOUND = re.compile(r"([a-zA-Z][\w-]*|\*)?((?:[#.][\w-]+)*)\Z")
 _COMBINATOR = re.compile(r"\s*(>)\s*|\s+")
 _ID = re.compile(r"#([\w-]+)\Z")
+#: The box of an output in a notebook, below which IPython's colors of code are.
+_OUTPUT = ".output_html"
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 #: What a parser of HTML may read again and again: a tag without an end.
 _UNCLOSED = re.compile(r"<[a-zA-Z/][^<>]*(?:<|\Z)|<[!?]")
@@ -115,6 +117,7 @@ def _declarations(sheets: Iterable[str]) -> Iterator[tuple[str, str]]:
     import tinycss2
 
     for sheet in sheets:
+        sheet = sheet.replace(f"{_OUTPUT} ", "")
         for rule in tinycss2.parse_stylesheet(sheet, skip_comments=True, skip_whitespace=True):
             if rule.type == "qualified-rule":
                 declared = SafeStyles().sanitize_css(tinycss2.serialize(rule.content))

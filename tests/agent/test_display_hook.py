@@ -85,6 +85,21 @@ def test_value_whose_forms_cannot_be_shown_is_text(code: str, text: str, tmp_pat
     assert done.returncode == 0 and done.stderr.count("\n") <= 1 and not files(tmp_path)
 
 
+def test_player_is_text_and_names_its_kind(tmp_path: Path, home: Path) -> None:
+    done = run(tmp_path, home, "from IPython.display import Audio; display(Audio(b'RIFF', rate=8000))")
+    assert "audio" in done.stderr and "Audio object" in done.stdout and not files(tmp_path)
+
+
+def test_code_with_the_type_of_json_is_no_form(tmp_path: Path, home: Path) -> None:
+    code = "display({'application/vnd.bokehjs_load.v0+json': '(function(root) {', 'text/plain': 'plot'}, raw=True)"
+    assert run(tmp_path, home, code).stdout == "plot\n"
+
+
+def test_text_of_own_method_is_that_of_ipython(tmp_path: Path, home: Path) -> None:
+    done = run(tmp_path, home, "from IPython.display import Pretty; display(Pretty('one\\n  two'), [Pretty('three')])")
+    assert done.stdout == "one\n  two\n[three]\n"
+
+
 def test_value_without_text_is_displayed(tmp_path: Path, home: Path) -> None:
     done = run(tmp_path, home, "display(Silent()); print('on')")
     assert done.stdout.endswith("on\n") and files(tmp_path)[1]["data"]["text/html"] == "<b>there</b>"

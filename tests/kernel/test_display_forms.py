@@ -71,6 +71,7 @@ def styled(sheet: str, body: str) -> str:
     ("p:hover, @media print {p {color: red}} * + p {color: red}", "<p>x</p>", "<p>x</p>"),
     ("p {background: #fdd url(//x.test)} p {color: var(--x)} p {display: flex}", "<p>x</p>",
      '<p style="display: flex;">x</p>'),
+    (".output_html .k {color: red}", "<span class=k>def</span>", '<span style="color: red;">def</span>'),
 ])  # fmt: skip
 def test_style_sheet_becomes_styles_of_its_elements(sheet: str, body: str, expected: str) -> None:
     assert styled(sheet, body) == expected
@@ -141,7 +142,14 @@ def test_html_of_a_job_runs_and_loads_nothing(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["<script>x</script>", "<div><style>x</style> </div>", "<img src='file:///x.png'>", "<iframe></iframe>"]
+    "text",
+    [
+        "<script>x</script>",
+        "<div><style>x</style> </div>",
+        "<img src='file:///x.png'>",
+        "<iframe></iframe>",
+        "<video><source src='data:video/mp4;base64,AA=='>Your browser cannot</video>",
+    ],
 )
 def test_html_without_anything_to_see_is_no_form(text: str) -> None:
     assert safe_html(text) is None and "text/html" not in forms({"text/html": text, "text/plain": "t"})

@@ -39,6 +39,8 @@ MAX_TEXT_BYTES, MAX_JSON_BYTES, MAX_IMAGE_BYTES = 256 << 10, 1 << 20, 6 << 20
 MAX_ALT_CHARS = 200
 #: Classes of HTML that shows only its plain text where its own style sheet is not allowed, which the text shows better.
 _NEEDS_STYLE = re.compile(r"""class=["'][^"']*\b(?:sk-top-container|xr-text-repr-fallback)\b""")
+#: HTML that is a player, as of ``IPython.display.Audio``.
+_PLAYER = re.compile(r"\s*<(audio|video)\b", re.IGNORECASE)
 #: Seconds that Plotly may take to draw a picture: it starts a browser.
 _PLOTLY_TIMEOUT_S = 20.0
 _SCHEMA = re.compile(r"/(vega(?:-lite)?)/v(\d+)")
@@ -165,6 +167,11 @@ class _Forms:
             return None, 0, 0
         if mime == "text/html" and _NEEDS_STYLE.search(form[:20000]):
             return None, 0, 0
+        player = _PLAYER.match(form) if mime == "text/html" else None
+        if player:
+            what = "a run's output plays no %s: to download the file, write it into ./outputs"
+            self._report(what % player.group(1).lower())
+            return None, 0, 0
         return form, len(form) if len(form) > MAX_TEXT_BYTES else len(form.encode("utf-8", "replace")), MAX_TEXT_BYTES
 
     def _image(self, form: Any) -> Tuple[Any, int, int]:
@@ -182,7 +189,10 @@ class _Forms:
 
     def _json(self, mime: str, form: Any) -> Tuple[Any, int, int]:
         if isinstance(form, str) and mime != _JSON:
-            form = json.loads(form)
+            try:
+                form = json.loads(form)
+            except ValueError:  # Bokeh gives code the type of JSON
+                return None, 0, 0
         if not isinstance(form, (dict, list)):
             return None, 0, 0
         try:

@@ -28,7 +28,7 @@ const IMAGE_DATA = /^data:image\/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/=\s]+$
 const FAR = /^https?:/i;
 const LINK = /^(?:https?:|mailto:|#)/i;
 /** Elements that are removed with their content. */
-const HIDDEN = 'script, style, title, template, noscript, iframe, object, embed, textarea, select, svg, math';
+const HIDDEN = 'script, style, title, template, noscript, iframe, object, embed, audio, video, textarea, select, svg, math';
 
 /** JupyterLab's sanitizer, and after it a stricter one: JupyterLab's allows images of other sites, forms, and any class. */
 export class StrictSanitizer implements IRenderMime.ISanitizer {
