@@ -189,6 +189,23 @@ def test_script_that_shows_values_starts_warm(notebook: Notebook) -> None:
     assert is_warm and cold == warm == "1\n"
 
 
+def test_package_with_own_module_and_kept_open_starts_warm(notebook: Notebook) -> None:
+    """As PyTorch: ``torch.ops`` is an object with the name of a file, and a handler of its log keeps ``open``."""
+    package = (
+        "import sys, types\n"
+        "class Ops(types.ModuleType):\n    __file__ = '_ops.py'\n"
+        "sys.modules['warmed.ops'] = Ops('ops')\n"
+        "class Handler:\n    def __init__(self): self.open = open\n"
+        "HANDLER = Handler()\n"
+    )
+    notebook.package("warmed", package)
+    code = "import warmed\nprint(warmed.HANDLER.open is open, type(open).__name__)"
+    cold, _, _ = notebook.run(code)
+    notebook.ready()
+    warm, _, is_warm = notebook.run(code)
+    assert is_warm and cold == warm == "True builtin_function_or_method\n"
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14"])
 @pytest.mark.parametrize("name", ["facts", "error", "fault"])

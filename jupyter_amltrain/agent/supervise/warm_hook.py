@@ -205,6 +205,11 @@ class _FileNotes:
                     for names in gc.get_referrers(holder):
                         if isinstance(names, dict):
                             _replace(names, holder, staticmethod(own))
+                else:  # an object whose attributes are not in a dict, since Python 3.11: a handler of logging
+                    try:
+                        _replace(object.__getattribute__(holder, "__dict__"), ours, own)
+                    except (AttributeError, TypeError):
+                        pass
             holder = names = None
             frame = sys._getframe()
             if any(one is not frame for one in gc.get_referrers(ours)):
@@ -354,6 +359,8 @@ class _WarmModules:
         for name, module in list(sys.modules.items()):
             path = getattr(module, "__file__", None)
             if not isinstance(path, str) or path == "<frozen>" or name.startswith(("amltrain_", "sitecustomize")):
+                continue
+            if not os.path.isabs(path) and module.__spec__ is None:  # made by a package, as torch.ops
                 continue
             if not path.startswith(starts):
                 raise NotUsable("%s is not an installed package" % name)
