@@ -33,6 +33,7 @@ OPTIONAL = {
     ("ray_cluster.py", "ray"),
     ("tqdm_hook.py", "tqdm"),
     ("pandas_hook.py", "pandas"),
+    ("pretty_text.py", "IPython"),
     ("tracker_hook.py", "mlflow"),
     ("mlflow_hook.py", "mlflow"),
     ("rich_forms.py", "vl_convert"),

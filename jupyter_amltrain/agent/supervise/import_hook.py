@@ -20,6 +20,8 @@ AFTER = {
     "matplotlib": "amltrain_pictures",
     "tqdm.notebook": "amltrain_tqdm",
     "pandas": "amltrain_pandas",
+    "rich.console": "amltrain_rich",
+    "rich.live": "amltrain_rich",
     "multiprocessing.spawn": "amltrain_spawn",
     "mlflow.utils.model_utils": "amltrain_code_paths",
     "IPython.core.display_functions": "amltrain_display",

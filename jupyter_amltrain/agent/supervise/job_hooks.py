@@ -34,6 +34,7 @@ _FILES = {
     import_hook.AFTER["torch"] + ".py": "telemetry/torch_hook.py",
     import_hook.AFTER["matplotlib"] + ".py": "pictures/matplotlib_hook.py",
     import_hook.AFTER["tqdm.notebook"] + ".py": "supervise/tqdm_hook.py",
+    import_hook.AFTER["rich.console"] + ".py": "supervise/rich_hook.py",
     import_hook.AFTER["pandas"] + ".py": "supervise/pandas_hook.py",
     import_hook.AFTER["tensorboard"] + ".py": "trackers/tracker_hook.py",
     import_hook.AFTER["multiprocessing.spawn"] + ".py": "supervise/spawn_hook.py",
