@@ -14,7 +14,7 @@
      ├ SubmitError
      │   ├ SnapshotTooLarge  EnvironmentFailed
      ├ RunError
-     │   ├ RunFailed                   .exit_code  .log_tail  .cell_line
+     │   ├ RunFailed                   .exit_code  .log_tail  .cell_line  .frames
      │   ├ RunCanceled  RunLost  ResultMissing  UnrecordedRun
      ├ StateError                      the state root cannot be used
      └ ProtocolError                   two incompatible versions
@@ -245,6 +245,8 @@ class RunFailed(RunError):
         title: str = "",
     ) -> None:
         super().__init__(message, hint=hint)
+        #: Frames at which the script failed, with their variables (``schema/failure.py``), the innermost first.
+        self.frames: tuple[Any, ...] = ()
         self.exit_code = exit_code
         self.log_tail = log_tail
         self.cell_line = cell_line

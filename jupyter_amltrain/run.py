@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jupyter_amltrain.errors import AmlTrainError, CommandError, NoAnswer, ResultMissing, UnknownRun
+from jupyter_amltrain.errors import AmlTrainError, CommandError, NoAnswer, ResultMissing, RunFailed, UnknownRun
 from jupyter_amltrain.jobs.kept_names import keeps
 from jupyter_amltrain.kernel.observers import FrameCallback
 from jupyter_amltrain.kernel.outcome_text import as_error
@@ -514,7 +514,10 @@ class TrackedRun:
             reading = controller().logs(self.handle, _MAX_QUOTED_LOG_BYTES, rank=failed)
             data = controller().loop.call(reading, ANSWER_TIMEOUT_S)
             log = data.decode("utf-8", "replace")
-        return as_error(run, log)
+        error = as_error(run, log)
+        if isinstance(error, RunFailed):
+            error.frames = controller().loop.call(controller().failed_frames(self.handle), ANSWER_TIMEOUT_S)
+        return error
 
     def cancel(self) -> None:
         """Request cancellation and return; an ended run does not change."""

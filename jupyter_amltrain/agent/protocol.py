@@ -83,6 +83,9 @@ PICTURES = "pictures"
 #: Values that the script has displayed, with their rich forms; created by the first one.
 DISPLAYS = "displays"
 
+#: Variables of the lines at which the script failed, by process, and the variable of a job with the folder's path.
+FAILURE, FAILURE_OF_RANK, FAILURE_VARIABLE = "failure", "failure/rank-%d.json", "AMLTRAIN_FAILURE"
+
 RUNS, STAGING, MONITORS = "runs", "staging", "monitors"
 
 #: Folders of a run into which its processes write.

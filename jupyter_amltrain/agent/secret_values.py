@@ -92,7 +92,7 @@ _MAX_PARTS = 50_000
 #: Longest text that is compared: keys are short, and a text of a book has no end.
 _MAX_TEXT = 8_192
 #: Modules whose objects sign in somewhere.
-_CREDENTIAL_MODULES = (
+CREDENTIAL_MODULES = (
     "azure.identity", "azure.core.credentials", "azure.ai.ml", "azure.storage", "azure.keyvault", "msal", "boto3",
     "botocore", "google.auth", "google.oauth2", "google.cloud", "googleapiclient", "openai", "anthropic", "cohere",
     "huggingface_hub.hf_api", "huggingface_hub.inference", "paramiko", "asyncssh", "keyring", "sqlalchemy.engine",
@@ -143,7 +143,7 @@ def _credential_type(value: Any) -> Optional[str]:
     kind = type(value)
     module = str(getattr(kind, "__module__", ""))
     if kind.__name__ in _SECRET_TYPES or any(
-        module == one or module.startswith(f"{one}.") for one in _CREDENTIAL_MODULES
+        module == one or module.startswith(f"{one}.") for one in CREDENTIAL_MODULES
     ):
         return kind.__name__
     if issubclass(kind, (type, types.FunctionType)):

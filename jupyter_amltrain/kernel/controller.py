@@ -50,6 +50,7 @@ from jupyter_amltrain.kernel.targets import TargetManager
 from jupyter_amltrain.kernel.team_queue import TeamQueue
 from jupyter_amltrain.kernel.workspaces import workspaces_class
 from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.schema.failure import FailedFrame
 from jupyter_amltrain.schema.provenance import Provenance
 from jupyter_amltrain.schema.record import RunRecord
 from jupyter_amltrain.schema.run import Run, RunHandle, split_handle
@@ -408,6 +409,10 @@ class Controller:
     async def record(self, handle: RunHandle) -> RunRecord:
         """Return the current record of a run."""
         return record_of(await self.with_pictures(handle))
+
+    async def failed_frames(self, handle: RunHandle) -> tuple[FailedFrame, ...]:
+        """Return the frames at which a run failed, with their variables."""
+        return (await self.known_run(handle)).frames or ()
 
     async def with_pictures(self, handle: RunHandle) -> Entry:
         """Update a run, its displays and pictures; what its target does not tell in time comes later."""

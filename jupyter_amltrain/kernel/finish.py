@@ -16,6 +16,7 @@ from jupyter_amltrain.backends.streams import Chunk
 from jupyter_amltrain.errors import AmlTrainError, ResultMissing
 from jupyter_amltrain.jobs import left_out
 from jupyter_amltrain.jobs.launch import FINAL_EXIT_CODE
+from jupyter_amltrain.kernel.failures import read_failure
 from jupyter_amltrain.kernel.log_errors import last_line
 from jupyter_amltrain.kernel.mlflow_queue import MlflowImportQueue
 from jupyter_amltrain.kernel.observers import RunObservers
@@ -26,6 +27,7 @@ from jupyter_amltrain.kernel.store import Entry, RunStore
 from jupyter_amltrain.kernel.streams import MetricLog
 from jupyter_amltrain.kernel.watcher import read_streams
 from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.schema.failure import FailedFrame
 from jupyter_amltrain.schema.run import Run, RunHandle, RunState, RunStatus
 from jupyter_amltrain.schema.run_file import OutValue
 
@@ -53,6 +55,8 @@ async def outcome_fields(backend: Backend, entry: Entry, status: RunStatus) -> d
     fields: dict[str, Any] = {} if run.models is not None else {"models": await _models(backend, run)}
     if status.state is not RunState.COMPLETED:
         ended = msgspec.structs.replace(run, status=status)
+        if entry.frames is None:
+            entry.frames = await _frames(backend, run, status)
         shown, missed = entry.shown_log.tail()[0], ""
         if status.state is RunState.FAILED and not run.partial:
             missed = await asyncio.to_thread(left_out.missed_note, run.spec, last_line(shown), backend.files.are_local)
@@ -77,6 +81,14 @@ async def outcome_fields(backend: Backend, entry: Entry, status: RunStatus) -> d
         "graphs": {**entry.run.graphs, **{k: v.graph for k, v in given.items() if v.graph}},
         "error": None if missing_error is None else str(missing_error),
     }
+
+
+async def _frames(backend: Backend, run: Run, status: RunStatus) -> tuple[FailedFrame, ...] | None:
+    try:
+        return await read_failure(backend, run, status)
+    except (AmlTrainError, OSError) as error:  # the rest of the run is still shown
+        log.info("values at the failure of %s: %s", run.handle, error)
+        return None
 
 
 async def _models(backend: Backend, run: Run) -> tuple[str, ...]:

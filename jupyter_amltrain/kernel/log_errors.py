@@ -118,12 +118,12 @@ def cell_line(run: Run, log: str) -> int | None:
 
 def _line_in_script(run: Run, frames: Iterable[tuple[str, int]]) -> int | None:
     """Return the line of the first frame in the submitted script, as a line of the cell."""
-    lines = (line for file, line in frames if _is_script(file, run.spec.script_name))
+    lines = (line for file, line in frames if is_script(file, run.spec.script_name))
     line = next(lines, None)
     return None if line is None else line - run.spec.line_offset
 
 
-def _is_script(file: str, name: str) -> bool:
+def is_script(file: str, name: str) -> bool:
     """Whether a frame's file is the submitted script: in ``source/``, or where a service put the code."""
     file = file.replace("\\", "/")
     if file.endswith(f"source/{name}") or file == name:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from jupyter_amltrain.kernel.failures import frame_tables
 from jupyter_amltrain.kernel.gpu_record import MANY_GPUS, age_of, gpu_record
 from jupyter_amltrain.kernel.gpu_tables import gpu_tables
 from jupyter_amltrain.kernel.log_errors import cell_line
@@ -114,6 +115,7 @@ def record_of(entry: Entry) -> RunRecord:
         models=tuple(path[:_SENTENCE_CHARS] for path in (run.models or ())[:_NOTES]),
         error=run.error and run.error[:_SENTENCE_CHARS],
         excerpt=_excerpt(run, tail) if status.state is RunState.FAILED else None,
+        frames=frame_tables(entry.frames or (), run) if status.state is RunState.FAILED else (),
         tracking={"run_id": run.tracking_id, "state": run.tracking, "store": tilde(run.project)},
         source_sha256=run.spec.source_sha256,
         notes=tuple(

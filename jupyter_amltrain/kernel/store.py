@@ -16,6 +16,7 @@ from jupyter_amltrain.kernel.streams import LogWindow, MetricLog
 from jupyter_amltrain.kernel.telemetry import RunTelemetry
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.child_run import ChildRuns
+from jupyter_amltrain.schema.failure import FailedFrame
 from jupyter_amltrain.schema.record import GpuTelemetry
 from jupyter_amltrain.schema.run import Run, RunHandle, RunStatus, advances
 
@@ -34,6 +35,7 @@ class _Streams:
         "children",
         "displays",
         "failed_log",
+        "frames",
         "gpu_part",
         "log",
         "metrics",
@@ -50,6 +52,7 @@ class _Streams:
         self.telemetry = RunTelemetry()
         self.log = LogWindow()
         self.failed_log = LogWindow()  #: of the process that failed, if it is not the first
+        self.frames: tuple[FailedFrame, ...] | None = None  #: at which it failed; None: they were not read
         self.pictures = RunPictures()
         self.displays = RunDisplays()
         self.gpu_part: tuple[Any, GpuTelemetry | None] | None = None
@@ -174,6 +177,15 @@ class Entry:
     def shows(self, files: RunDisplays | RunPictures) -> bool:
         """Whether `files` are still its own: they may have been released."""
         return self._streams is not None and files in (self._streams.displays, self._streams.pictures)
+
+    @property
+    def frames(self) -> tuple[FailedFrame, ...] | None:
+        """Frames at which it failed, with their variables; ``None`` if they were not read."""
+        return self.streams.frames
+
+    @frames.setter
+    def frames(self, frames: tuple[FailedFrame, ...] | None) -> None:
+        self.streams.frames = frames
 
     @property
     def offsets(self) -> dict[str, int]:

@@ -16,6 +16,8 @@ from jupyter_amltrain.text import bytes_text, value_text, without_ansi
 
 #: Maximum lines of the log, and of the error.
 LOG_LINES = 20
+#: Style of a cell in the table of a failure's variables.
+_CELL = "text-align: left; vertical-align: top"
 #: Maximum metrics that the alternative text of the picture names.
 _MAX_ALT_METRICS = 6
 
@@ -42,7 +44,7 @@ def run_html(record: RunRecord, picture: PictureHtml | None) -> str:
     error = (
         f'<pre style="color: {RED}; white-space: pre-wrap">{html.escape(record.error)}</pre>' if record.error else ""
     )
-    error += _excerpt_html(record)
+    error += _excerpt_html(record) + _frames_html(record)
     figures = _figures_html(record)
     parts = [error, log, charts, figures] if record.state == "failed" else [error, charts, figures, log]
     return f"<div><b>{html.escape(state_line(record))}</b></div>" + "".join(parts)
@@ -57,6 +59,27 @@ def _excerpt_html(record: RunRecord) -> str:
         row = html.escape(f"{number:>4}  {line}")
         rows.append(f"<b>{row}</b>" if number == code.line else row)
     return f"<pre>{chr(10).join(rows)}</pre>"
+
+
+def _frames_html(record: RunRecord) -> str:
+    """Return the variables of the lines at which the script failed; frames after the first are folded."""
+    parts = []
+    for at, frame in enumerate(record.frames):
+        rows = []
+        for number, (name, text) in enumerate(frame.table.rows):
+            tag = "b" if number < frame.named else "span"
+            rows.append(
+                f'<tr><td style="{_CELL}; white-space: nowrap"><{tag}><code>{html.escape(name)}</code></{tag}></td>'
+                f'<td style="{_CELL}">{html.escape(text)}</td></tr>'
+            )
+        more = f'<div style="color: {SOFT}">and {frame.table.more} more</div>' if frame.table.more else ""
+        code = f" <code>{html.escape(frame.code)}</code>" if frame.code else ""
+        title = f"{'Values at failure, ' if at == 0 else ''}{html.escape(frame.title)}"
+        parts.append(
+            f"<details{' open' if at == 0 else ''}><summary>{title}:{code}</summary>"
+            f'<table style="font-size: 12px">{"".join(rows)}</table>{more}</details>'
+        )
+    return "".join(parts)
 
 
 def alt_text(record: RunRecord) -> str:

@@ -22,6 +22,9 @@ LOG_LINES = 8
 #: Maximum steps or trials in the text of an output.
 CHILD_ROWS = 12
 
+#: Maximum frames of a failure in the text of an output, and variables of the first one unless its line names more.
+FRAMES, FRAME_ROWS = 3, 6
+
 #: Maximum characters of a name or detail in the table of steps or trials.
 _MAX_CELL_CHARS = 60
 
@@ -52,6 +55,7 @@ def record_text(record: RunRecord, log_lines: int = LOG_LINES, child_rows: int =
         lines.append(record.error)
     elif record.detail and (not record.done or record.state == RunState.CANCELED):
         lines.append(record.detail)
+    lines += frames_lines(record)
     # The reason of a run that was stopped for it has the same sentences.
     if record.truth is not None and record.truth.verdict == "not used" and record.reason != GPU_UNUSED:
         cause = f"; likely cause: {record.truth.cause}" if record.truth.cause else ""
@@ -78,6 +82,19 @@ def record_text(record: RunRecord, log_lines: int = LOG_LINES, child_rows: int =
         lines.append(f"log ({bytes_text(record.log.bytes)}, {record.log.path}), last lines:")
         lines += [f"  {line}" for line in tail]
     return "\n".join(lines)
+
+
+def frames_lines(record: RunRecord) -> list[str]:
+    """Return the variables of the lines at which the script failed, of the innermost frames."""
+    lines = ["values at failure:"] if record.frames else []
+    for at, frame in enumerate(record.frames[:FRAMES]):
+        rows = frame.table.rows[: max(1, frame.named) if at else max(FRAME_ROWS, frame.named)]
+        title = f"{frame.title}: {frame.code}" if frame.code else frame.title
+        lines.append(f"  {_one_line(title)}")
+        lines += [f"    {line}" for line in pairs([(name, _one_line(text)) for name, text in rows]).splitlines()]
+        hidden = len(frame.table.rows) - len(rows) + frame.table.more
+        lines += [f"    and {hidden} more"] if hidden else []
+    return lines
 
 
 def pictures_lines(record: RunRecord) -> list[str]:

@@ -12,6 +12,7 @@ import msgspec
 
 from jupyter_amltrain.schema.chart import ChartSet
 from jupyter_amltrain.schema.child_run import ChildRun
+from jupyter_amltrain.schema.failure import FrameTable
 from jupyter_amltrain.schema.run import Phase, RunLink
 from jupyter_amltrain.schema.scaling import Measurement
 from jupyter_amltrain.schema.sweep_board import SweepBoard
@@ -350,6 +351,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     models: tuple[str, ...] = ()  #: models among its files, as ``%aml_model register --path`` takes them
     error: str | None = None
     excerpt: CodeExcerpt | None = None  #: where a failed cell raised
+    frames: tuple[FrameTable, ...] = ()  #: variables of the lines at which the script failed, the innermost first
     tracking: dict[str, str] = {}
     source_sha256: str = ""
     notes: tuple[str, ...] = ()  #: notes of the submit, one sentence each

@@ -385,6 +385,7 @@ export interface IRunRecord {
   models: string[];
   error: string | null;
   excerpt: ICodeExcerpt | null;
+  frames: IFrameTable[];
   tracking: Record<string, string>;
   source_sha256: string;
   notes: string[];
@@ -576,6 +577,13 @@ export interface ICodeExcerpt {
   first: number;
   lines: string[];
   line: number;
+}
+
+export interface IFrameTable {
+  title: string;
+  code: string;
+  named: number;
+  table: ITable;
 }
 
 export interface ITaken {
@@ -804,7 +812,7 @@ export interface ILevel {
 
 /** Type and default of the fields of what a notebook saves; see `complete`. */
 export const SHAPES: Readonly<Record<string, Readonly<Record<string, string>>>> = {
-  IRunRecord: { schema: 'number=1', handle: 'string', run_id: 'string', name: 'string', target: 'string', experiment: 'string', state: 'string', detail: 'string', reason: 'string | null', exit_code: 'number | null', done: 'boolean', cancel_requested: 'boolean', reachable: 'boolean=true', created: 'number', seen_at: 'number', phases: 'IPhase[]', params: 'Record<string, unknown>', tags: 'Record<string, string>', metrics: 'Record<string, IMetricSeries>', metrics_hidden: 'number', telemetry: 'ITelemetrySeries', gpu: 'IGpuTelemetry | null', truth: 'IGpuTruth | null', summary: 'Record<string, unknown>', kind: 'string="run"', view: 'string="run"', window: 'number=600.0', log: 'ILogTail', outputs: 'Record<string, unknown>', models: 'string[]', error: 'string | null', excerpt: 'ICodeExcerpt | null', tracking: 'Record<string, string>', source_sha256: 'string', notes: 'string[]', taken: 'ITaken', doors: 'IRunLink[]', children: 'IChildRun[]', children_hidden: 'number', parent: 'string', attempt: 'number=1', scaling: 'IMeasurement | null', sweep: 'ISweepBoard | null', pictures: 'IRunPicture[]', pictures_hidden: 'number', displays: 'IRunDisplay[]', displays_hidden: 'number', charts: 'IChartSet', tables: 'ITable[]' },
+  IRunRecord: { schema: 'number=1', handle: 'string', run_id: 'string', name: 'string', target: 'string', experiment: 'string', state: 'string', detail: 'string', reason: 'string | null', exit_code: 'number | null', done: 'boolean', cancel_requested: 'boolean', reachable: 'boolean=true', created: 'number', seen_at: 'number', phases: 'IPhase[]', params: 'Record<string, unknown>', tags: 'Record<string, string>', metrics: 'Record<string, IMetricSeries>', metrics_hidden: 'number', telemetry: 'ITelemetrySeries', gpu: 'IGpuTelemetry | null', truth: 'IGpuTruth | null', summary: 'Record<string, unknown>', kind: 'string="run"', view: 'string="run"', window: 'number=600.0', log: 'ILogTail', outputs: 'Record<string, unknown>', models: 'string[]', error: 'string | null', excerpt: 'ICodeExcerpt | null', frames: 'IFrameTable[]', tracking: 'Record<string, string>', source_sha256: 'string', notes: 'string[]', taken: 'ITaken', doors: 'IRunLink[]', children: 'IChildRun[]', children_hidden: 'number', parent: 'string', attempt: 'number=1', scaling: 'IMeasurement | null', sweep: 'ISweepBoard | null', pictures: 'IRunPicture[]', pictures_hidden: 'number', displays: 'IRunDisplay[]', displays_hidden: 'number', charts: 'IChartSet', tables: 'ITable[]' },
   IRunGroup: { schema: 'number=1', handles: 'string[]', rows: 'IGroupRow[]', hidden: 'number', columns: 'IGroupColumn[]', same: 'Record<string, unknown>', curve: 'string', verdict: 'string[]', done: 'boolean', seen_at: 'number' },
   IPhase: { name: 'string', start: 'number', end: 'number | null', seconds: 'number | null' },
   IMetricSeries: { step: 'number[]', value: '(number | null)[]', seconds: 'number[]', last: 'number | string | null', n: 'number', rank: 'number', source: 'string' },
@@ -813,6 +821,7 @@ export const SHAPES: Readonly<Record<string, Readonly<Record<string, string>>>> 
   IGpuTruth: { verdict: 'string', detail: 'string', cause: 'string' },
   ILogTail: { tail: 'string', bytes: 'number', lines_hidden: 'number', path: 'string' },
   ICodeExcerpt: { first: 'number', lines: 'string[]', line: 'number' },
+  IFrameTable: { title: 'string', code: 'string', named: 'number', table: 'ITable' },
   ITaken: { line: 'string', items: 'string[]' },
   IRunLink: { kind: 'string', title: 'string', url: 'string', hint: 'string' },
   IChildRun: { id: 'string', name: 'string', kind: 'string="step"', state: 'string', detail: 'string', metric: 'string', value: 'number | null', best: 'boolean', created: 'number | null', started: 'number | null', ended: 'number | null', url: 'string', number: 'number | null', params: 'Record<string, unknown>', handle: 'string', early: 'boolean', steps: 'number[]', values: '(number | null)[]' },

@@ -122,7 +122,7 @@ def test_torch_hook_with_odd_torch_is_harmless(tmp_path: Path) -> None:
 
 
 def test_torch_hook_can_be_disabled(tmp_path: Path) -> None:
-    names = ("AMLTRAIN_TORCH_MEMORY", "AMLTRAIN_PICTURES", "AMLTRAIN_DISPLAYS", "AMLTRAIN_TRACKERS")
+    names = ("AMLTRAIN_TORCH_MEMORY", "AMLTRAIN_PICTURES", "AMLTRAIN_DISPLAYS", "AMLTRAIN_TRACKERS", "AMLTRAIN_FAILURE")
     off = dict.fromkeys(names, "0")
     env = {**off, "PYTHONPATH": "/x"}
     job_hooks.add(env, str(tmp_path), str(tmp_path), gpus=True)

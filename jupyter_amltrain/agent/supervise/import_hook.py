@@ -29,10 +29,11 @@ AFTER = {
 }
 #: Modules beside this file that a script can import: the backend of Matplotlib, the files of values, what they share,
 #: the text of the last line's value, what is secret, the values that are kept, the program that runs a notebook,
-#: MLflow's plug-in, and values that are displayed with their rich forms.
+#: MLflow's plug-in, values that are displayed with their rich forms, and the values of lines that raise.
 IMPORTABLE = ("amltrain_pictures", "amltrain_values", "amltrain_shared", "amltrain_pretty", "amltrain_secrets",
               "amltrain_kept", "amltrain_notebook", "amltrain_mlflow", "amltrain_display",
-              "amltrain_forms")  # fmt: skip
+              "amltrain_forms", "amltrain_failure", "amltrain_failing_names", "amltrain_value_facts",
+              "amltrain_array_facts", "amltrain_safe_access")  # fmt: skip
 
 #: Distribution of MLflow's plug-in; the name in its metadata.
 DISTRIBUTION = "amltrain-follow"
@@ -131,6 +132,28 @@ def _offer_stack() -> None:
         os.write(handle, ("%d %s\n" % (os.getpid(), started)).encode())
 
 
+def _keep_failure() -> None:
+    """Keep the values of the lines that raised, when an exception ends the script (``failures/failure_hook.py``)."""
+    import atexit
+    import os
+
+    pid = os.getpid()
+
+    def write() -> None:
+        error = getattr(sys, "last_exc", None)
+        error = getattr(sys, "last_value", None) if error is None else error
+        if error is None or os.getpid() != pid:
+            return
+        try:
+            from importlib import import_module
+
+            import_module("amltrain_failure").write(error)
+        except BaseException:  # the script ends as it would without this hook
+            pass
+
+    atexit.register(write)
+
+
 def _wait(folder: str) -> None:
     """Become the process of a job, if this interpreter was started before there is one (``supervise/warm_hook.py``)."""
     import os
@@ -164,6 +187,7 @@ if __name__ == "sitecustomize":
     try:
         sys.meta_path.insert(0, _Finder(_folder))
         _offer_stack()
+        _keep_failure()
     except Exception:  # the user's interpreter must start without this hook too
         pass
     _import_next(_folder)

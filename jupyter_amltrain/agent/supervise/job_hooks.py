@@ -1,5 +1,5 @@
 """Puts the hooks into a job's Python: PyTorch's memory, Matplotlib's figures, displayed values,
-tqdm's bars, pandas' tables, files of values, MLflow's stores, and the code of its models."""
+tqdm's bars, pandas' tables, files of values, MLflow's stores, the code of its models, and values at failure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Dict, Mapping, Optional, Sequence, Tuple
 
 from ..displays import display_hook
 from ..pictures import matplotlib_hook
-from ..protocol import AUTOLOG, DISPLAYS, PICTURES
+from ..protocol import AUTOLOG, DISPLAYS, FAILURE, FAILURE_VARIABLE, PICTURES
 from ..telemetry import torch_hook
 from ..trackers import tracker_hook
 from ..trackers.tracker_files import NOTES_FILE
@@ -31,6 +31,11 @@ _FILES = {
     import_hook.IMPORTABLE[8] + ".py": "displays/display_hook.py",
     import_hook.IMPORTABLE[9] + ".py": "displays/rich_forms.py",
     "amltrain_warm.py": "supervise/warm_hook.py",
+    "amltrain_failure.py": "failures/failure_hook.py",
+    "amltrain_failing_names.py": "failures/failing_names.py",
+    "amltrain_value_facts.py": "failures/value_facts.py",
+    "amltrain_array_facts.py": "failures/array_facts.py",
+    "amltrain_safe_access.py": "failures/safe_access.py",
     import_hook.AFTER["torch"] + ".py": "telemetry/torch_hook.py",
     import_hook.AFTER["matplotlib"] + ".py": "pictures/matplotlib_hook.py",
     import_hook.AFTER["tqdm.notebook"] + ".py": "supervise/tqdm_hook.py",
@@ -46,7 +51,7 @@ def clear(env: Dict[str, str]) -> None:
     """Remove the variables of an outer job, which submits this one."""
     pictures = (matplotlib_hook.FOLDER, matplotlib_hook.AT_EXIT)
     follow = (mlflow_hook.PORT, mlflow_hook.TOKEN, tracker_hook.NOTES)
-    for name in (torch_hook.FOLDER, *pictures, display_hook.FOLDER, spawn_hook.CELL, *follow):
+    for name in (torch_hook.FOLDER, *pictures, display_hook.FOLDER, FAILURE_VARIABLE, spawn_hook.CELL, *follow):
         env.pop(name, None)
 
 
@@ -81,6 +86,7 @@ def add(
         Port and token of the run's MLflow sink, which also records what the script logs to other stores.
     """
     names = {matplotlib_hook.FOLDER: PICTURES, display_hook.FOLDER: DISPLAYS, tracker_hook.NOTES: NOTES_FILE}
+    names[FAILURE_VARIABLE] = FAILURE
     if gpus:
         names[torch_hook.FOLDER] = "telemetry"
     places = {variable: os.path.join(folder, name) for variable, name in names.items()}

@@ -48,6 +48,7 @@ _VALUES = re.compile(r"outputs/[A-Za-z_]\w*\.json")
 _SUMMARY = re.compile(r"telemetry/(?:summary|truth)-\d+\.json")
 _PICTURES = re.compile(r"pictures/\w[\w.-]{0,99}\.png")
 _DISPLAYS = re.compile(r"displays/(\d{1,9})\.json")
+_FAILURE = re.compile(r"failure/rank-\d{1,5}\.json")
 _MINUTES = re.compile(r"telemetry/minutes-\d+\.jsonl")
 #: Maximum figures of a job and newest displays, and maximum bytes of a file that is replaced as a whole.
 _MAX_PICTURES, _MAX_DISPLAYS, _MAX_WHOLE_BYTES = 100, 12, 64 << 20
@@ -296,7 +297,7 @@ class _Sync:
                 self._replace_whole(name, local, "", 30)
             elif _SUMMARY.fullmatch(local):
                 self._replace_whole(name, local, "summary", 30)
-            elif _VALUES.fullmatch(local) and self.ended:
+            elif (_VALUES.fullmatch(local) or _FAILURE.fullmatch(local)) and self.ended:
                 self._replace_whole(name, local, "", 30)
         self._update_pictures({local: name for local, name in agent_files.items() if _PICTURES.fullmatch(local)})
         self._update_displays({local: name for local, name in agent_files.items() if _DISPLAYS.fullmatch(local)})

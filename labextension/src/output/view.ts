@@ -11,6 +11,7 @@ import { ISpan, shownSpans, spans, TERMINAL } from '../record';
 import { drawn } from '../terminalSpans';
 import { RunCharts } from './charts';
 import { drawExcerpt } from './excerpt';
+import { drawFrames } from './failure';
 import { IDisplayHost } from './display';
 import { DetailsFold, HeaderLinks, IHeaderActions } from './header';
 import { LogView } from './log';
@@ -131,6 +132,8 @@ export class RunView {
     this._error.setAttribute('role', 'alert');
     this._excerpt = element('div', 'excerpt', this.node);
     this._excerpt.hidden = true;
+    this._frames = element('div', 'frames', this.node);
+    this._frames.hidden = true;
     this._failure = element('div', 'failure', this.node);
     this._failure.setAttribute('role', 'alert');
     this._outputs = this._list('outputs');
@@ -193,6 +196,7 @@ export class RunView {
     drawLinks(this._doors, record.doors, this._trans);
     write(this._error, record.error || (record.state === 'canceled' ? record.detail : ''));
     drawExcerpt(this._excerpt, record.excerpt, this._trans);
+    drawFrames(this._frames, record.frames, this._trans);
     // The user requested this end.
     this._error.classList.toggle('jp-mod-wished', record.state === 'canceled');
     write(this._failure, situation.failure);
@@ -419,6 +423,7 @@ export class RunView {
   private readonly _doors: HTMLElement;
   private readonly _error: HTMLElement;
   private readonly _excerpt: HTMLElement;
+  private readonly _frames: HTMLElement;
   private readonly _failure: HTMLElement;
   private readonly _outputs: HTMLElement;
   private readonly _params: HTMLElement;

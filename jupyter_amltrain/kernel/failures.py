@@ -1,0 +1,184 @@
+"""Values at failure of a run: reads the file that its job has written, and makes the tables of the record.
+
+``agent/failures/failure_hook.py`` writes the file, but a job can write anything there.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
+
+from jupyter_amltrain.agent.failures.value_facts import summary
+from jupyter_amltrain.agent.protocol import FAILURE_OF_RANK
+from jupyter_amltrain.backends.base import Backend
+from jupyter_amltrain.kernel.log_errors import is_script
+from jupyter_amltrain.schema.failure import FailedFrame, FailedValue, FrameTable
+from jupyter_amltrain.schema.run import Run, RunState, RunStatus
+from jupyter_amltrain.schema.table import Column, Table
+
+#: Largest file that is read.
+MAX_BYTES = 64 << 10
+#: Frames and characters in a record, and characters of one text.
+_MAX_FRAMES, _MAX_CHARS, _MAX_TEXT = 8, 24_000, 400
+#: Seconds by which the file may be older than the attempt it belongs to: clocks are set.
+_CLOCK_SLACK_S = 2.0
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+_COLUMNS = (Column("variable"), Column("value"))
+
+
+class _Value(msgspec.Struct):
+    name: str
+    named: bool = False
+    type: str = ""
+    shape: Annotated[tuple[_Count, ...], msgspec.Meta(max_length=64)] | None = None
+    dtype: str = ""
+    device: str = ""
+    low: str = ""
+    high: str = ""
+    nan: _Count = 0
+    text: str = ""
+
+
+class _Frame(msgspec.Struct):
+    file: str
+    line: Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
+    function: str = ""
+    code: str = ""
+    library: bool = False
+    values: list[_Value] = []
+    more: _Count = 0
+
+
+class _Error(msgspec.Struct):
+    type: str
+    relation: str = ""
+    frames: list[_Frame] = []
+
+
+class _File(msgspec.Struct):
+    errors: list[_Error]
+    time: float = 0.0
+
+
+async def read_failure(backend: Backend, run: Run, status: RunStatus) -> tuple[FailedFrame, ...]:
+    """Return the frames of a failed run, those of the exception that ended it first; none if its job has kept none."""
+    if status.state is not RunState.FAILED or not run.folder:
+        return ()
+    data = await backend.files.read(run.run_id, FAILURE_OF_RANK % (status.failed_rank or 0), MAX_BYTES)
+    started = max((phase.start for phase in status.phases if phase.name == RunState.RUNNING), default=0.0)
+    return frames_of(data, run, started)
+
+
+def frames_of(data: bytes, run: Run, started: float = 0.0) -> tuple[FailedFrame, ...]:
+    """Return the frames in a file.
+
+    Parameters
+    ----------
+    started
+        Unix seconds when the last attempt began; an older file is of another one.
+    """
+    try:
+        file = msgspec.json.decode(data, type=_File)
+    except msgspec.DecodeError:  # absent, or a job has written something else
+        return ()
+    if file.time < started - _CLOCK_SLACK_S:
+        return ()
+    return tuple(_frame(frame, error, run) for error in file.errors for frame in error.frames)
+
+
+def _frame(frame: _Frame, error: _Error, run: Run) -> FailedFrame:
+    return FailedFrame(
+        error=_line(error.type),
+        relation=error.relation if error.relation in ("cause", "context", "first") else "",
+        file=_line(frame.file),
+        line=frame.line,
+        function=_line(frame.function),
+        code=_line(frame.code),
+        cell_line=frame.line - run.spec.line_offset if is_script(frame.file, run.spec.script_name) else None,
+        library=frame.library,
+        values=tuple(_value(value) for value in frame.values),
+        more=frame.more,
+    )
+
+
+def _value(value: _Value) -> FailedValue:
+    facts: dict[str, Any] = {"type": _line(value.type)}
+    facts.update(
+        (name, text) for name in ("dtype", "device", "low", "high", "text") if (text := _line(getattr(value, name)))
+    )
+    facts.update({"shape": value.shape} if value.shape else {"shape": ()} if value.shape == () and value.dtype else {})
+    facts.update({"nan": value.nan} if value.nan else {})
+    return FailedValue(
+        name=_line(value.name),
+        named=value.named,
+        type=facts["type"],
+        shape=value.shape,
+        dtype=facts.get("dtype", ""),
+        device=facts.get("device", ""),
+        low=_number(value.low),
+        high=_number(value.high),
+        nan=value.nan,
+        text=facts.get("text", ""),
+        summary=summary(facts)[:_MAX_TEXT],
+    )
+
+
+def _line(text: str) -> str:
+    """Return a text as one bounded line that terminals show as it is."""
+    text = "".join(letter if letter.isprintable() else " " for letter in text[:_MAX_TEXT])
+    return text.encode("utf-8", "replace").decode()
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text[:40])
+    except ValueError:
+        return None
+
+
+def frame_tables(frames: Sequence[FailedFrame], run: Run) -> tuple[FrameTable, ...]:
+    """Return the frames as a record shows them, as many as fit."""
+    tables, left = [], _MAX_CHARS
+    for at, frame in enumerate(frames[:_MAX_FRAMES]):
+        rows: list[tuple[str, str]] = []
+        for value in frame.values:
+            left -= len(value.name) + len(value.summary)
+            if left > 0:
+                rows.append((value.name, value.summary))
+        is_first = at == 0 or frames[at - 1].error != frame.error or frames[at - 1].relation != frame.relation
+        title = _title(frame, run, with_error=is_first and bool(frame.relation))
+        left -= len(title) + len(frame.code)
+        if rows and left > 0:
+            named = sum(value.named for value in frame.values[: len(rows)])
+            more = frame.more + len(frame.values) - len(rows)
+            tables.append(
+                FrameTable(
+                    title=title, code=frame.code, named=named, table=Table("failure", _COLUMNS, tuple(rows), more)
+                )
+            )
+    return tuple(tables)
+
+
+_RELATIONS = {
+    "cause": "{} that caused it",
+    "context": "{} that was being handled",
+    "first": "first of the group, {}",
+}
+
+
+def _title(frame: FailedFrame, run: Run, *, with_error: bool) -> str:
+    """Return ``line 12 of the cell, in forward``."""
+    if frame.cell_line is not None:
+        place = f"line {frame.cell_line} of the {'cell' if run.spec.cell else 'script'}"
+    elif "ipykernel_" in frame.file:
+        place = f"line {frame.line} of a cell"
+    else:
+        parts = frame.file.replace("\\", "/").split("/")
+        place = f"line {frame.line} of {posixpath.join(*parts[-2:])}"
+    if frame.function and not frame.function.startswith("<module"):
+        place += f", in {frame.function}"
+    return f"{_RELATIONS[frame.relation].format(frame.error)}: {place}" if with_error else place
