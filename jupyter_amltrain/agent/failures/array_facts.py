@@ -178,7 +178,7 @@ def _frame(value: Any, facts: Facts, time_left: float) -> None:
 
 def _series(value: Any, facts: Facts, time_left: float) -> None:
     facts.update(shape=[len(value)], dtype=_pandas_dtype(value.dtype))
-    if type(value.dtype) in _numpy_dtypes(value.dtype):
+    if _is_numpy_dtype(value.dtype):
         _add_numbers(value.to_numpy(), facts, time_left)
     label = _label(value.name) if value.name is not None else ""
     facts.setdefault("text", "named %s" % label if label else "")
@@ -201,22 +201,21 @@ def _label(label: Any) -> str:
     if kind is str:
         text = _short(label, 40)
         return text if text.strip() == text != "" and text.isprintable() else repr(text)
-    if kind in (int, float, bool, type(None)):
+    if safe_access.is_any(kind, (int, float, bool, type(None))):
         return _short(repr(label), 40)
     if kind is tuple:
         return "(%s)" % ", ".join(_label(one) for one in label[:4])
     return safe_access.type_name(kind)
 
 
-def _numpy_dtypes(dtype: Any) -> Tuple[type, ...]:
-    """Return the type of a dtype if it is NumPy's own."""
+def _is_numpy_dtype(dtype: Any) -> bool:
     base = safe_access.module_member("numpy", "dtype")
-    return (type(dtype),) if base is not None and safe_access.is_subtype(type(dtype), base) else ()
+    return base is not None and safe_access.is_subtype(type(dtype), base)
 
 
 def _pandas_dtype(dtype: Any) -> str:
     """Return the name of a dtype of NumPy or pandas; of one of the user's its type."""
-    if _numpy_dtypes(dtype) or safe_access.type_module(type(dtype)).partition(".")[0] == "pandas":
+    if _is_numpy_dtype(dtype) or safe_access.type_module(type(dtype)).partition(".")[0] == "pandas":
         return _short(str(dtype).partition("(")[0], 60)
     return safe_access.type_name(type(dtype))
 

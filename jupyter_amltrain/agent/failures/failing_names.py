@@ -62,10 +62,7 @@ class ParsedSources:
             Place of that expression, as :func:`span_of` returns it.
         """
         tree = self._tree(file)
-        statement = None if tree is None else _statement(tree, line)
-        if statement is None:
-            return []
-        parts = list(_own_parts(statement))
+        parts = [] if tree is None else _parts(tree, line)
         found: Any = {}
         if span is not None:
             for part in parts:
@@ -86,20 +83,22 @@ class ParsedSources:
         return self._trees[file]
 
 
-def _statement(tree: Any, line: int) -> Any:
-    """Return the innermost statement that contains a line."""
-    found, bodies = None, [tree.body]
+def _parts(tree: Any, line: int) -> List[Any]:
+    """Return the expressions of the innermost statement that contains a line, and of others with a part in it."""
+    found: List[Any] = []
+    bodies = [tree.body]
     while bodies:
         for node in bodies.pop():
             if _first_line(node) <= line <= (node.end_lineno or node.lineno):
-                found = node
+                outer = [one for one in found if one.lineno <= line <= one.end_lineno]  # `if x: f(x)`
+                found = [*_own_parts(node), *outer]
                 bodies = [body for body in _bodies(node) if body]
                 break
     return found
 
 
 def _first_line(node: Any) -> int:
-    return min([int(node.lineno), *(one.lineno for one in getattr(node, "decorator_list", ()))])
+    return min([int(node.lineno), *(int(one.lineno) for one in getattr(node, "decorator_list", ()))])
 
 
 def _bodies(node: Any) -> Iterator[Any]:
@@ -118,10 +117,12 @@ def _own_parts(statement: Any) -> Iterator[Any]:
     """Return the expressions of a statement, of a compound one only those of its head."""
     for _, value in ast.iter_fields(statement):
         for one in value if isinstance(value, list) else [value]:
-            if isinstance(one, (ast.expr, ast.withitem, ast.keyword)):
+            if isinstance(one, ast.expr):
                 yield one
+            elif isinstance(one, (ast.withitem, ast.keyword)):
+                yield one.context_expr if isinstance(one, ast.withitem) else one.value
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
-        yield statement.args
+        yield from statement.args.defaults
 
 
 def _span_of(node: Any) -> Any:

@@ -61,7 +61,7 @@ def write(error: Any) -> None:
     try:
         with _Interrupt():
             failure.read(error)
-    except (value_facts.OutOfTime, _TooSlow, MemoryError, RecursionError):  # what was read so far is written
+    except (_TooSlow, MemoryError, RecursionError):  # what was read so far is written
         pass
     data = json.dumps(failure.content()).encode("ascii")
     if len(data) > MAX_BYTES or not failure.errors:
@@ -97,6 +97,12 @@ class FailureReader:
 
     def read(self, error: Any) -> None:
         """Read the exception that ended the script, and what led to it."""
+        try:
+            self._read(error)
+        except value_facts.OutOfTime:  # what was read so far is kept
+            pass
+
+    def _read(self, error: Any) -> None:
         for relation, one in chain(error):
             text = self._text(one)
             kind = safe_access.type_name(type(one))

@@ -14,7 +14,7 @@ import types
 
 TYPE_CHECKING = False  # the job's Python may be about to end for want of memory: import little
 if TYPE_CHECKING:
-    from typing import Any, Iterator, List, Optional, Tuple
+    from typing import Any, Iterable, Iterator, List, Optional, Tuple
 
 #: What is returned where nothing can be read.
 MISSING = object()
@@ -44,6 +44,11 @@ def is_subtype(kind: type, base: type) -> bool:
     return any(one is base for one in _mro_of(kind))
 
 
+def is_any(kind: type, kinds: Iterable[Optional[type]]) -> bool:
+    """Whether a type is one of several: ``in`` would ask its metaclass whether they are equal."""
+    return any(kind is one for one in kinds)
+
+
 def type_name(kind: type) -> str:
     """Return the name of a type."""
     return text_of(_name_of(kind))
@@ -61,7 +66,7 @@ def entries(mapping: Any, limit: int = MAX_SEARCHED) -> Iterator[Tuple[Any, Any]
     """Return the first items of a ``dict`` or of one of its subclasses, of a class's names, or of a frame's."""
     if is_subtype(type(mapping), dict):
         return itertools.islice(dict.items(mapping), limit)
-    if type(mapping) in (types.MappingProxyType, FRAME_NAMES):
+    if is_any(type(mapping), (types.MappingProxyType, FRAME_NAMES)):
         return itertools.islice(mapping.items(), limit)
     return iter(())
 
@@ -107,7 +112,7 @@ def attribute(value: Any, name: str) -> Any:
             except AttributeError:  # a slot without a value
                 return MISSING
         if found is not MISSING:
-            return found if type(found) in _SCALARS else MISSING
+            return found if is_any(type(found), _SCALARS) else MISSING
     return MISSING
 
 
@@ -115,7 +120,7 @@ def item(value: Any, key: Any) -> Any:
     """Return an entry of a list, a tuple or a dict, or of one of their subclasses."""
     kind = type(value)
     if is_subtype(kind, dict):
-        return entry(value, key) if type(key) in (str, int) else MISSING
+        return entry(value, key) if is_any(type(key), (str, int)) else MISSING
     for base in (list, tuple):
         if is_subtype(kind, base) and type(key) is int:
             return base.__getitem__(value, key) if -base.__len__(value) <= key < base.__len__(value) else MISSING

@@ -106,7 +106,7 @@ class FactReader:
     def _plain(self, value: Any, kind: type, names: Names) -> Optional[Facts]:
         """Return the facts about a number, a text or another simple value."""
         name = safe_access.type_name(kind)
-        if kind in _PLAIN:
+        if safe_access.is_any(kind, _PLAIN):
             if kind is int and value.bit_length() > _MAX_BITS:
                 return {"type": name, "text": "%d bits" % value.bit_length()}
             return {"type": name, "text": repr(value)}
@@ -115,13 +115,16 @@ class FactReader:
                 return self._text(value, base, name, names)
         if kind is type or safe_access.is_subtype(kind, type):
             return {"type": "class", "text": safe_access.type_name(value)}
-        if kind in _FUNCTIONS:
+        if safe_access.is_any(kind, _FUNCTIONS):
             function = value.__func__ if kind is types.MethodType else value
-            is_plain = type(function) in (types.FunctionType, types.BuiltinFunctionType)
+            is_plain = safe_access.is_any(type(function), _FUNCTIONS[:2])
             return {"type": "function", "text": safe_access.text_of(function.__name__) if is_plain else ""}
-        if kind in (range, slice):
+        if safe_access.is_any(kind, (range, slice)):
             parts = (value.start, value.stop, value.step)
-            return {"type": name, "text": repr(value) if all(type(one) in _PLAIN for one in parts) else ""}
+            return {
+                "type": name,
+                "text": repr(value) if all(safe_access.is_any(type(one), _PLAIN) for one in parts) else "",
+            }
         if any(kind is safe_access.module_member(*known) for known in _TEXTS):
             return {"type": name, "text": _cut(str(value))}
         return None
@@ -160,7 +163,7 @@ class FactReader:
             return facts
         fields = safe_access.class_names(kind, "_fields") if base is tuple and kind is not tuple else ()
         first = list(itertools.islice(base.__iter__(value), _MAX_NUMBERS))
-        if not all(type(one) in _PLAIN for one in first):
+        if not all(safe_access.is_any(type(one), _PLAIN) for one in first):
             first = first[:_MAX_PARTS]
         parts = [self._part("", one, names, depth) for one in first]
         if type(fields) is tuple and len(fields) == count:
@@ -171,7 +174,7 @@ class FactReader:
     def _key(self, key: Any) -> str:
         if type(key) is str:
             return HIDDEN if self.is_secret(("",), key) else repr(_cut(key, 40))
-        if type(key) in _PLAIN:
+        if safe_access.is_any(type(key), _PLAIN):
             return _cut(repr(key), 40) if type(key) is not int or key.bit_length() <= _MAX_BITS else "int"
         if type(key) is tuple:
             return "(%s)" % ", ".join(self._key(one) for one in key[:_MAX_PARTS]) if len(key) < 9 else "tuple"
@@ -270,7 +273,7 @@ def _cut(text: str, limit: int = MAX_CHARS) -> str:
 
 def is_definition(value: Any) -> bool:
     """Whether a value is a module, a function or a class."""
-    return type(value) in _FUNCTIONS or any(
+    return safe_access.is_any(type(value), _FUNCTIONS) or any(
         safe_access.is_subtype(type(value), base) for base in (type, types.ModuleType)
     )
 
