@@ -43,8 +43,8 @@ class Meta(type):
     __repr__ = trap("metaclass.__repr__")
     __eq__ = trap("metaclass.__eq__")
     __hash__ = type.__hash__
-    __name__ = property(trap("metaclass.__name__"))  # type: ignore[assignment]
-    __mro__ = property(trap("metaclass.__mro__"))  # type: ignore[assignment]
+    __name__ = property(trap("metaclass.__name__"))
+    __mro__ = property(trap("metaclass.__mro__"))
 
 
 def hostile(*bases: type, metaclass: Any = type, **more: Any) -> Any:

@@ -84,16 +84,15 @@ class ParsedSources:
 
 
 def _parts(tree: Any, line: int) -> List[Any]:
-    """Return the expressions of the innermost statement that contains a line, and of others with a part in it."""
+    """Return the expressions of the innermost statements that contain a line, and of others with a part in it."""
     found: List[Any] = []
     bodies = [tree.body]
     while bodies:
-        for node in bodies.pop():
-            if _first_line(node) <= line <= (node.end_lineno or node.lineno):
-                outer = [one for one in found if one.lineno <= line <= one.end_lineno]  # `if x: f(x)`
-                found = [*_own_parts(node), *outer]
-                bodies = [body for body in _bodies(node) if body]
-                break
+        inner = [one for body in bodies for one in body if _first_line(one) <= line <= (one.end_lineno or one.lineno)]
+        if inner:
+            outer = [one for one in found if one.lineno <= line <= one.end_lineno]  # `if x: f(x)`
+            found = [*(part for one in inner for part in _own_parts(one)), *outer]
+        bodies = [body for one in inner for body in _bodies(one)]
     return found
 
 

@@ -54,6 +54,22 @@ def write(error: Any) -> None:
     error
         The exception, as Python keeps it.
     """
+    try:
+        _write(error)
+    finally:
+        if type(error) is KeyboardInterrupt:
+            _interrupt_again()
+
+
+def _interrupt_again() -> None:
+    """Let Python end by the signal, as it does when the last text that it has run was interrupted."""
+    try:
+        exec("raise KeyboardInterrupt")
+    except KeyboardInterrupt:
+        pass
+
+
+def _write(error: Any) -> None:
     folder = os.environ.get(FOLDER, "")
     if folder in ("", "0") or not safe_access.is_subtype(type(error), BaseException):
         return

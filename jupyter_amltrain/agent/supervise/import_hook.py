@@ -132,7 +132,7 @@ def _offer_stack() -> None:
         os.write(handle, ("%d %s\n" % (os.getpid(), started)).encode())
 
 
-def _keep_failure() -> None:
+def _keep_failure(finder: _Finder) -> None:
     """Keep the values of the lines that raised, when an exception ends the script (``failures/failure_hook.py``)."""
     import atexit
     import os
@@ -147,6 +147,7 @@ def _keep_failure() -> None:
         try:
             from importlib import import_module
 
+            sys.meta_path.insert(0, finder)  # the script may have removed it
             import_module("amltrain_failure").write(error)
         except BaseException:  # the script ends as it would without this hook
             pass
@@ -185,9 +186,10 @@ def _import_next(here: str) -> None:
 if __name__ == "sitecustomize":
     _folder = __file__.rpartition("/")[0]
     try:
-        sys.meta_path.insert(0, _Finder(_folder))
+        _finder = _Finder(_folder)
+        sys.meta_path.insert(0, _finder)
         _offer_stack()
-        _keep_failure()
+        _keep_failure(_finder)
     except Exception:  # the user's interpreter must start without this hook too
         pass
     _import_next(_folder)
