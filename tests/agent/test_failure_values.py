@@ -210,3 +210,23 @@ def test_frame_of_many_names_shows_the_newest() -> None:
     values = found.frames[0]["values"]
     assert 0 < len(values) <= 24 and values[0]["name"] == "v99999" and found.frames[0]["more"] > 100
     assert found.seconds < 1
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "class A:\n    def f(self, n):\n        return 1 / n\nA().f(0)",
+        "if True:\n    def f(\n        n,\n    ):\n        return 1 / n\n    f(0)",
+        "def f(n):\n    text = '''\nnot indented\n'''\n    return text + n\nf(0)",
+        "import functools\n@functools.wraps(len)\ndef f(n): return 1 / n\nf(0)",
+        "def f(n):\n# a comment\n    if n: pass\n    elif 1 / n: pass\nf(0)",
+        "def f(n):\n    try:\n        pass\n    finally:\n        with open('/nowhere' + n): pass\nf(0)",
+        "def f(n):\n    match 1 / n:\n        case 1: pass\nf(0)",
+        "f = lambda n: 1 / n\nf(0)",
+        "def f(n):\n    n += 'a'\nf(0)",
+        "def f(n):\n    assert n == 1, f'{n:x}'\nf(0)",
+        "async def f(n):\n    async for i in n: pass\nf(0).send(None)",
+    ],
+)
+def test_each_statement_shows_its_names(code: str) -> None:
+    assert failed(code).named()["n"] == "0"

@@ -11,7 +11,7 @@ import linecache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterator, List, NamedTuple, Optional, Tuple, Union
+    from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
     #: A step from a value to its part: an attribute, a constant index, or the index that a variable has.
     Step = Tuple[str, Union[str, int]]
@@ -53,15 +53,17 @@ class ParsedSources:
     def __init__(self) -> None:
         self._trees: Any = {}
 
-    def paths(self, file: str, line: int, span: Optional[Tuple[int, int, int, int]]) -> List[Path]:
+    def paths(self, code: Any, line: int, span: Optional[Tuple[int, int, int, int]]) -> List[Path]:
         """Return the names of the statement in a line: first those of the expression that raised.
 
         Parameters
         ----------
+        code
+            The code of the frame.
         span
             Place of that expression, as :func:`span_of` returns it.
         """
-        tree = self._tree(file)
+        tree = self._tree_of(code)
         parts = [] if tree is None else _parts(tree, line)
         found: Any = {}
         if span is not None:
@@ -73,14 +75,42 @@ class ParsedSources:
         rest = [path for part in parts for path in _paths_in(part)]
         return list(dict.fromkeys([*found, *here, *rest]))[:_MAX_PATHS]
 
-    def _tree(self, file: str) -> Any:
-        if file not in self._trees:
-            source = "".join(linecache.getlines(file))
-            try:
-                self._trees[file] = ast.parse(source) if 0 < len(source) <= _MAX_SOURCE else None
-            except (SyntaxError, ValueError, RecursionError, MemoryError):  # it has changed since, for example
-                self._trees[file] = None
-        return self._trees[file]
+    def _tree_of(self, code: Any) -> Any:
+        """Return the tree of a function, which is parsed sooner than its file; of other code that of the file."""
+        key = code.co_filename, code.co_firstlineno if not code.co_name.startswith("<") else 0
+        if key not in self._trees:
+            lines = linecache.getlines(key[0])
+            block = _block(lines, key[1]) if key[1] else ""
+            self._trees[key] = _parsed(block, key[1] - 2) if block else None
+            if self._trees[key] is None:
+                self._trees[key] = _parsed("".join(lines), 0)
+        return self._trees[key]
+
+
+def _parsed(source: str, above: int) -> Any:
+    """Return the tree of a source, with the number of lines above it added to its lines."""
+    try:
+        tree = ast.parse(source) if 0 < len(source) <= _MAX_SOURCE else None
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the file has changed since, for example
+        return None
+    return ast.increment_lineno(tree, above) if tree is not None and above else tree
+
+
+def _block(lines: Sequence[str], first: int) -> str:
+    """Return the lines of a function below a line of its own indent, so that columns stay as they are."""
+    if not 0 < first <= len(lines):
+        return ""
+    start = lines[first - 1]
+    indent = len(start) - len(start.lstrip())
+    block = ["if 1:\n" if indent else "0\n"]
+    has_body = False
+    for line in lines[first - 1 :]:
+        depth = len(line) - len(line.lstrip())
+        if has_body and line.strip() and depth <= indent and line.lstrip()[0] not in ")]}#":
+            break
+        has_body = has_body or depth > indent
+        block.append(line)
+    return "".join(block)
 
 
 def _parts(tree: Any, line: int) -> List[Any]:

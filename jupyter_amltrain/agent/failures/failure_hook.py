@@ -128,7 +128,7 @@ class FailureReader:
                 continue
             self.errors.append(found)
             self._bytes_left -= len(json.dumps(found))
-            for traceback, line, is_own in steps:
+            for traceback, line, is_own in sorted(steps, key=lambda step: not step[2]):  # the user's come first
                 if self._bytes_left <= 0:
                     return
                 self._read_frame(found["frames"], traceback, line, is_own)
@@ -149,13 +149,13 @@ class FailureReader:
             "file": file, "line": line, "function": safe_access.text_of(code.co_name),
             "code": "", "library": not is_own, "values": values, "more": 0,
         }  # fmt: skip
-        into.append(found)
+        into.insert(len(into) if is_own else 0, found)
         text = failing_names.line_of(file, line)
         found["code"] = "" if self._reader.is_secret(("",), text) else text
         self._bytes_left -= len(json.dumps(found))
         names = _FrameNames(frame)
         shown = set()
-        for path in self._sources.paths(file, line, failing_names.span_of(traceback)):
+        for path in self._sources.paths(code, line, failing_names.span_of(traceback)):
             name, value = names.resolve(path)
             if value is safe_access.MISSING or name in shown or value_facts.is_definition(value):
                 continue

@@ -195,7 +195,7 @@ class FactReader:
         found = self._layers(held) or [
             (name, one)
             for name, one in safe_access.entries(held, _MAX_SEARCHED)
-            if type(name) is str and not name.startswith("_") and not is_definition(one)
+            if type(name) is str and not name.startswith("_") and name != "training" and not is_definition(one)
         ]
         parts = ["%s %s" % (_cut(name, 40), self._part(name, one, names, depth)) for name, one in found[:_MAX_PARTS]]
         facts["text"] = _joined(parts, len(found), "")
