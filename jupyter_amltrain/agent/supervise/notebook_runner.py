@@ -133,7 +133,7 @@ def run(path: str, params: Any, folder: str) -> int:
     name = os.path.basename(path)
     saved = os.path.join(folder, name)
     try:
-        _client(notebook, saved).execute()
+        _client(notebook, saved).execute(cleanup_kc=True)  # exit handlers of the notebook run
     except CellExecutionError as error:
         number = next(
             (count for count, cell in enumerate(_code_cells(notebook), 1) if _failed(cell)), len(_code_cells(notebook))
