@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -25,6 +26,8 @@ MAX_BYTES = 64 << 10
 _MAX_FRAMES, _MAX_CHARS, _MAX_TEXT = 8, 24_000, 400
 #: Seconds by which the file may be older than the attempt it belongs to: clocks are set.
 _CLOCK_SLACK_S = 2.0
+
+_PACKAGES = re.compile(r"/(?:site|dist)-packages/")
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 _COLUMNS = (Column("variable"), Column("value"))
@@ -141,26 +144,38 @@ def _number(text: str) -> float | None:
 
 
 def frame_tables(frames: Sequence[FailedFrame], run: Run) -> tuple[FrameTable, ...]:
-    """Return the frames as a record shows them, as many as fit."""
-    tables, left = [], _MAX_CHARS
-    for at, frame in enumerate(frames[:_MAX_FRAMES]):
+    """Return the frames as a record shows them, as many as fit: that of a library below the one that called it."""
+    tables: list[FrameTable] = []
+    left, shown = _MAX_CHARS, ("", "")
+    for frame in _callers_first(frames)[:_MAX_FRAMES]:
         rows: list[tuple[str, str]] = []
         for value in frame.values:
             left -= len(value.name) + len(value.summary)
             if left > 0:
                 rows.append((value.name, value.summary))
-        is_first = at == 0 or frames[at - 1].error != frame.error or frames[at - 1].relation != frame.relation
-        title = _title(frame, run, with_error=is_first and bool(frame.relation))
+        chain = frame.relation, frame.error
+        title = _title(frame, run, with_error=bool(frame.relation) and chain != shown)
         left -= len(title) + len(frame.code)
         if rows and left > 0:
-            named = sum(value.named for value in frame.values[: len(rows)])
-            more = frame.more + len(frame.values) - len(rows)
+            shown = chain
             tables.append(
                 FrameTable(
-                    title=title, code=frame.code, named=named, table=Table("failure", _COLUMNS, tuple(rows), more)
+                    title=title,
+                    code=frame.code,
+                    named=sum(value.named for value in frame.values[: len(rows)]),
+                    folded=bool(tables) and not (frame.library and len(tables) == 1),
+                    table=Table("failure", _COLUMNS, tuple(rows), frame.more + len(frame.values) - len(rows)),
                 )
             )
     return tuple(tables)
+
+
+def _callers_first(frames: Sequence[FailedFrame]) -> list[FailedFrame]:
+    ordered = list(frames)
+    for at, frame in enumerate(frames[:-1]):
+        if frame.library and frames[at + 1].relation == frame.relation:
+            ordered[at : at + 2] = ordered[at + 1], frame
+    return ordered
 
 
 _RELATIONS = {
@@ -177,8 +192,9 @@ def _title(frame: FailedFrame, run: Run, *, with_error: bool) -> str:
     elif "ipykernel_" in frame.file:
         place = f"line {frame.line} of a cell"
     else:
-        parts = frame.file.replace("\\", "/").split("/")
-        place = f"line {frame.line} of {posixpath.join(*parts[-2:])}"
+        path = frame.file.replace("\\", "/")
+        package = _PACKAGES.split(path)[-1]
+        place = f"line {frame.line} of {package if package != path else posixpath.join(*path.split('/')[-2:])}"
     if frame.function and not frame.function.startswith("<module"):
         place += f", in {frame.function}"
     return f"{_RELATIONS[frame.relation].format(frame.error)}: {place}" if with_error else place

@@ -62,7 +62,7 @@ def _excerpt_html(record: RunRecord) -> str:
 
 
 def _frames_html(record: RunRecord) -> str:
-    """Return the variables of the lines at which the script failed; frames after the first are folded."""
+    """Return the variables of the lines at which the script failed; further frames are folded."""
     parts = []
     for at, frame in enumerate(record.frames):
         rows = []
@@ -76,7 +76,7 @@ def _frames_html(record: RunRecord) -> str:
         code = f" <code>{html.escape(frame.code)}</code>" if frame.code else ""
         title = f"{'Values at failure, ' if at == 0 else ''}{html.escape(frame.title)}"
         parts.append(
-            f"<details{' open' if at == 0 else ''}><summary>{title}:{code}</summary>"
+            f"<details{'' if frame.folded else ' open'}><summary>{title}:{code}</summary>"
             f'<table style="font-size: 12px">{"".join(rows)}</table>{more}</details>'
         )
     return "".join(parts)

@@ -87,8 +87,8 @@ def record_text(record: RunRecord, log_lines: int = LOG_LINES, child_rows: int =
 def frames_lines(record: RunRecord) -> list[str]:
     """Return the variables of the lines at which the script failed, of the innermost frames."""
     lines = ["values at failure:"] if record.frames else []
-    for at, frame in enumerate(record.frames[:FRAMES]):
-        rows = frame.table.rows[: max(1, frame.named) if at else max(FRAME_ROWS, frame.named)]
+    for frame in record.frames[:FRAMES]:
+        rows = frame.table.rows[: max(1 if frame.folded else FRAME_ROWS, frame.named)]
         title = f"{frame.title}: {frame.code}" if frame.code else frame.title
         lines.append(f"  {_one_line(title)}")
         lines += [f"    {line}" for line in pairs([(name, _one_line(text)) for name, text in rows]).splitlines()]

@@ -90,9 +90,12 @@ class FrameTable(msgspec.Struct, frozen=True, kw_only=True):
         The text of the line.
     named
         Rows of the table whose variables the line names; they come first.
+    folded
+        Whether a page shows only the title at first.
     """
 
     title: str
     code: str = ""
     named: int = 0
+    folded: bool = False
     table: Table

@@ -583,6 +583,7 @@ export interface IFrameTable {
   title: string;
   code: string;
   named: number;
+  folded: boolean;
   table: ITable;
 }
 
@@ -821,7 +822,7 @@ export const SHAPES: Readonly<Record<string, Readonly<Record<string, string>>>> 
   IGpuTruth: { verdict: 'string', detail: 'string', cause: 'string' },
   ILogTail: { tail: 'string', bytes: 'number', lines_hidden: 'number', path: 'string' },
   ICodeExcerpt: { first: 'number', lines: 'string[]', line: 'number' },
-  IFrameTable: { title: 'string', code: 'string', named: 'number', table: 'ITable' },
+  IFrameTable: { title: 'string', code: 'string', named: 'number', folded: 'boolean', table: 'ITable' },
   ITaken: { line: 'string', items: 'string[]' },
   IRunLink: { kind: 'string', title: 'string', url: 'string', hint: 'string' },
   IChildRun: { id: 'string', name: 'string', kind: 'string="step"', state: 'string', detail: 'string', metric: 'string', value: 'number | null', best: 'boolean', created: 'number | null', started: 'number | null', ended: 'number | null', url: 'string', number: 'number | null', params: 'Record<string, unknown>', handle: 'string', early: 'boolean', steps: 'number[]', values: '(number | null)[]' },

@@ -59,7 +59,14 @@ def test_frames_have_lines_of_the_cell_and_typed_values() -> None:
 def test_frame_of_another_file_has_no_line_of_the_cell() -> None:
     (found,) = frames(content(frame(7, tensor("x", 3), file="/lib/site-packages/torch/nn/linear.py", library=True)))
     (table,) = frame_tables([found], run_of())
-    assert found.cell_line is None and found.library and "nn/linear.py" in table.title
+    assert found.cell_line is None and found.library and "torch/nn/linear.py" in table.title
+
+
+def test_frame_of_a_library_stands_below_its_caller_and_both_are_open() -> None:
+    library = frame(7, tensor("input", 3), file="/lib/site-packages/torch/nn/linear.py", library=True)
+    found = frame_tables(frames(content(library, frame(2, tensor("x", 3)), frame(1, tensor("y", 3)))), run_of())
+    assert [one.table.rows[0][0] for one in found] == ["x", "input", "y"]
+    assert [one.folded for one in found] == [False, False, True]
 
 
 def test_record_text_and_saved_html_show_the_values() -> None:

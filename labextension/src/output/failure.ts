@@ -13,7 +13,7 @@ function element(tag: string, name: string, content = ''): HTMLElement {
   return node;
 }
 
-/** Draw the frames: the first one open, the others folded; nothing while they are the same. */
+/** Draw the frames, further ones folded; nothing while they are the same. */
 export function drawFrames(node: HTMLElement, frames: readonly IFrameTable[], trans: TranslationBundle): void {
   const key = JSON.stringify(frames);
   if (node.dataset.key === key) {
@@ -28,7 +28,7 @@ export function drawFrames(node: HTMLElement, frames: readonly IFrameTable[], tr
 
 function drawFrame(frame: IFrameTable, isFirst: boolean, trans: TranslationBundle): HTMLElement {
   const node = document.createElement('details');
-  node.open = isFirst;
+  node.open = !frame.folded;
   const title = element('summary', 'frameTitle', isFirst ? trans.__('Values at failure, %1', frame.title) : frame.title);
   if (frame.code) {
     title.append(' ', element('code', '', frame.code));
