@@ -18,6 +18,7 @@ import pytest
 
 from jupyter_amltrain.errors import ResultMissing, RunFailed
 
+from .contracts.failed_values import CELL, check_failed_values
 from .helpers import DEADLINE, api_of, until
 
 HOME = "state of Zoë, 数 'quoted' $HOME"
@@ -179,6 +180,10 @@ def test_large_params_and_code_run(api: Any) -> None:
 
 
 # ---- the job's process
+
+
+def test_failed_run_shows_its_values(api: Any) -> None:
+    check_failed_values(api.submit(CELL), DEADLINE)
 
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGABRT", "SIGUSR1"])

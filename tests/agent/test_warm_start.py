@@ -180,6 +180,19 @@ def test_script_that_does_not_compile_names_its_own_file(notebook: Notebook, tex
     assert not is_warm and str(notebook.script) in text and not different(cold, text)
 
 
+def test_failed_script_in_waiting_interpreter_keeps_its_variables(notebook: Notebook) -> None:
+    notebook.warmed("import warmed")
+    run = notebook.submit("import warmed\ndef f(rows, i):\n    return rows[i]\nf([1], 7)")
+    notebook.agent.wait(run)
+    (error,) = json.loads((notebook.agent.run_folder(run) / "failure" / "rank-0.json").read_text())["errors"]
+    assert notebook.is_warm(run) and error["type"] == "IndexError"
+    assert [(one["file"], one["line"]) for one in error["frames"]] == [
+        (str(notebook.script), 3),
+        (str(notebook.script), 4),
+    ]
+    assert [value["text"] for value in error["frames"][0]["values"]] == ["[1]", "7"]
+
+
 def test_script_that_shows_values_starts_warm(notebook: Notebook) -> None:
     shutil.copy(notebook_runtime.__file__, notebook.folder / f"{notebook_runtime.MODULE}.py")
     code = f"{notebook_runtime.INSTALL}\nimport warmed\ndisplay(warmed.VALUE)"

@@ -9,6 +9,7 @@ import pytest
 
 from tests.azure.conftest import Azure
 from tests.azure.connected_api import lab, log, submit
+from tests.contracts import failed_values
 from tests.helpers import DEADLINE, until
 
 CELL = """\
@@ -74,3 +75,8 @@ def test_table_in_azure_is_shown_while_job_runs(api: Any) -> None:
     assert frames[-1].state == "running" and "cell" in table.data["text/html"]
     assert frames[-1].log.tail.split("\n")[table.line] == "a table"
     run.cancel()
+
+
+@pytest.mark.thorough
+def test_failed_run_in_azure_shows_its_values(api: Any) -> None:
+    failed_values.check_failed_values(submit("--target cpu", failed_values.CELL), DEADLINE)

@@ -8,6 +8,7 @@ import pytest
 
 from tools.openssh import Sshd
 
+from ..contracts.failed_values import CELL, check_failed_values
 from ..contracts.kept_files import check_example_output, check_kept_files
 from ..contracts.notebook_values import check_cell_as_it_stands, check_kept_values, check_round_trip
 from .test_ssh_runs import attach
@@ -61,3 +62,8 @@ def test_module_of_pytorch_returns_without_consent(api: Any, sshd: Sshd) -> None
     run = api.submit(cell, target="box", gpus=0, out=["net"]).wait(120)
     assert not any("--out net" in note for note in run.run.spec.notes)
     assert run.result("net")[0].bias.item() == 7
+
+
+def test_failed_run_shows_its_values(api: Any, sshd: Sshd) -> None:
+    attach(api, sshd)
+    check_failed_values(api.submit(CELL, target="box", gpus=0), 120)
