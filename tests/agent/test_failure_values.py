@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -230,3 +231,22 @@ def test_frame_of_many_names_shows_the_newest() -> None:
 )
 def test_each_statement_shows_its_names(code: str) -> None:
     assert failed(code).named()["n"] == "0"
+
+
+def test_array_of_a_file_is_not_read(tmp_path: Path) -> None:
+    file = tmp_path / "array.bin"
+    file.write_bytes(bytes(8 * 8192))
+    code = (
+        NUMPY
+        + f"m = np.memmap({str(file)!r}, dtype='f8', mode='r+')\na = np.asarray(m)[10:]\nopen({str(file)!r}, 'w')\n"
+    )
+    found = failed(code + "[m, a, 1 / 0]").shown()
+    assert found["m"] == "memmap 8192 float64" and found["a"] == "ndarray 8182 float64"
+
+
+def test_value_that_cannot_be_read_does_not_hide_the_others() -> None:
+    deep: Any = 0
+    for _ in range(100_000):
+        deep = (deep,)
+    found = failed("def f(a, deep, b):\n    return [a, deep, b, 1 / 0]\nf(1, {deep: 2}, 3)", deep=deep).shown()
+    assert found["a"] == "1" and found["b"] == "3" and found["deep"].startswith("dict")

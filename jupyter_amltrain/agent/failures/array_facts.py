@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _FEW, _CHUNK = 6, 1 << 18
 #: Seconds for the range of one array.
 _RANGE_S = 0.1
+#: Views of views of an array that are followed.
+_MAX_VIEWS = 20
 #: Numbers that are converted, where their type has no range of its own.
 _MAX_CONVERTED = 1 << 20
 #: Columns of a table, and rows up to which their NaN are counted.
@@ -79,7 +81,22 @@ def _tensor_of_a_library(value: Any) -> Optional[Facts]:
 
 def _array(value: Any, facts: Facts, time_left: float) -> None:
     facts.update(shape=list(value.shape), dtype=str(value.dtype)[:80])
-    _add_numbers(value, facts, time_left)
+    if not _is_of_a_file(value):
+        _add_numbers(value, facts, time_left)
+
+
+def _is_of_a_file(array: Any) -> bool:
+    """Whether an array is a view of a file, which may be slow, or shorter by now: reading that ends the process."""
+    mapped = (safe_access.module_member("numpy", "memmap"), safe_access.module_member("mmap", "mmap"))
+    ndarray = safe_access.module_member("numpy", "ndarray")
+    for _ in range(_MAX_VIEWS):
+        kind = type(array)
+        if kind is not memoryview and not safe_access.is_subtype(kind, ndarray):
+            return safe_access.is_any(kind, mapped)
+        if safe_access.is_any(kind, mapped):
+            return True
+        array = array.obj if kind is memoryview else ndarray.base.__get__(array)
+    return True
 
 
 def _file_array(value: Any, facts: Facts, time_left: float) -> None:

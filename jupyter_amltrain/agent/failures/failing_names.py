@@ -63,6 +63,12 @@ class ParsedSources:
         span
             Place of that expression, as :func:`span_of` returns it.
         """
+        try:
+            return self._paths(code, line, span)
+        except Exception:  # for example nested too deeply
+            return []
+
+    def _paths(self, code: Any, line: int, span: Optional[Tuple[int, int, int, int]]) -> List[Path]:
         tree = self._tree_of(code)
         parts = [] if tree is None else _parts(tree, line)
         found: Any = {}

@@ -78,21 +78,29 @@ class FactReader:
         names
             Names of what contains it.
         """
-        left = self.time_left
-        if left <= 0:
+        if self.time_left <= 0:
             raise OutOfTime
         names = (*names, name)
+        try:
+            facts = self._facts(value, names, depth)
+        except OutOfTime:
+            raise
+        except Exception:  # changed by a thread meanwhile, nested too deeply, or a library that is half imported
+            return {"type": safe_access.type_name(type(value))}
+        text = facts.get("text", "")
+        if text and self.is_secret(names, text):
+            facts["text"] = HIDDEN
+        return facts
+
+    def _facts(self, value: Any, names: Names, depth: int) -> Facts:
         kind = type(value)
         facts = self._plain(value, kind, names)
         if facts is None:
-            facts = array_facts.facts_of(value, left)
+            facts = array_facts.facts_of(value, self.time_left)
         if facts is None:
             facts = self._container(value, kind, names, depth)
         if facts is None:
             facts = self._object(value, kind, names, depth)
-        text = facts.get("text", "")
-        if text and self.is_secret(names, text):
-            facts["text"] = HIDDEN
         return facts
 
     def is_secret(self, names: Sequence[str], text: str) -> bool:
