@@ -94,18 +94,25 @@ def frames_of(data: bytes, run: Run, started: float = 0.0) -> tuple[FailedFrame,
 
 
 def _frame(frame: _Frame, error: _Error, run: Run) -> FailedFrame:
+    line = frame.line - run.spec.line_offset if is_script(frame.file, run.spec.script_name) else None
     return FailedFrame(
         error=_line(error.type),
         relation=error.relation if error.relation in ("cause", "context", "first") else "",
         file=_line(frame.file),
         line=frame.line,
         function=_line(frame.function),
-        code=_line(frame.code),
-        cell_line=frame.line - run.spec.line_offset if is_script(frame.file, run.spec.script_name) else None,
+        code=_line(_own_text(run, line) or frame.code),
+        cell_line=line,
         library=frame.library,
         values=tuple(_value(value) for value in frame.values),
         more=frame.more,
     )
+
+
+def _own_text(run: Run, line: int | None) -> str:
+    """Return a line of the cell as its author wrote it: the script may have ``_ =`` before the last one."""
+    lines = run.spec.cell.split("\n") if run.spec.cell else []
+    return lines[line - 2].strip() if line is not None and 2 <= line < len(lines) + 2 else ""
 
 
 def _value(value: _Value) -> FailedValue:

@@ -21,7 +21,7 @@ SCRIPT = "/home/me/runs/r-22222/source/script.py"
 
 
 def run_of(state: RunState = RunState.FAILED) -> Run:
-    spec = JobSpec(name="r", cell="a\nb", script="a\nb\nc")
+    spec = JobSpec(name="r", cell="own line", script="a\nown line\nc")
     return Run(handle=make_handle("local", "r-22222"), spec=spec, status=RunStatus(state=state), created=1.0)
 
 
@@ -53,6 +53,7 @@ def test_frames_have_lines_of_the_cell_and_typed_values() -> None:
     x, w = first.values
     assert (x.shape, x.dtype, x.device, x.low) == ((32, 784), "float32", "cuda:0", None)
     assert (w.low, w.high, w.nan) == (0.0, 1.0, 2) and "2 NaN" in w.summary and "32×784" in x.summary
+    assert first.code == "x @ w" and second.code == "own line"
     assert second.values[0].shape == (1,) and "'lr': 0.1" in second.values[0].summary
 
 
