@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 
 from jupyter_amltrain.agent.failures.failure_hook import MAX_BYTES
@@ -250,3 +251,10 @@ def test_value_that_cannot_be_read_does_not_hide_the_others() -> None:
         deep = (deep,)
     found = failed("def f(a, deep, b):\n    return [a, deep, b, 1 / 0]\nf(1, {deep: 2}, 3)", deep=deep).shown()
     assert found["a"] == "1" and found["b"] == "3" and found["deep"].startswith("dict")
+
+
+def test_range_leaves_nan_out_also_where_nan_raise() -> None:
+    code = "x = np.full(1_000_000, 2.0); x[::7] = np.nan; x[-1] = -3; y = np.full(99, np.nan)\nnp.seterr(all='raise')\n"
+    with numpy.errstate():  # as it was
+        shown = failed(NUMPY + code + "[x, y, 1 / 0]").shown()
+    assert shown["x"] == "ndarray 1000000 float64, -3 to 2, 142857 NaN" and shown["y"] == "ndarray 99 float64, 99 NaN"

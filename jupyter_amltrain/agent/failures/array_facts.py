@@ -40,7 +40,7 @@ def facts_of(value: Any, time_left: float) -> Optional[Facts]:
     Parameters
     ----------
     time_left
-        Seconds that reading may take.
+        Seconds that reading numbers may take; without, shape and type are read.
     """
     kind = type(value)
     for module, name, read in _KINDS:
@@ -131,7 +131,10 @@ def _add_numbers(array: Any, facts: Facts, time_left: float) -> None:
     if array.size <= _FEW:
         values = array.tolist()
         facts["text"] = _short(repr(values))
-    found = _range(array, kind == "f", time.monotonic() + min(_RANGE_S, time_left / 2))
+    if time_left <= 0:
+        return
+    with safe_access.module_member("numpy", "errstate")(all="ignore"):  # the script may let NaN raise
+        found = _range(array, kind == "f", time.monotonic() + min(_RANGE_S, time_left / 2))
     if found is not None:
         low, high, nan = found
         if low is not None and array.size > _FEW:
@@ -155,13 +158,14 @@ def _range(array: Any, has_nan: bool, until: float) -> Optional[Tuple[Any, Any, 
         if time.monotonic() > until:
             return None
         part = flat[start : start + _CHUNK]
-        if has_nan:
+        least = part.min()
+        if has_nan and least != least:  # the least of numbers with a NaN is NaN
             mask = is_nan(part)
-            here = int(mask.sum())
-            count += here
-            part = part[~mask] if here else part
+            count += int(mask.sum())
+            part = part[~mask]
+            least = part.min() if part.size else None
         if part.size:
-            least, most = part.min(), part.max()
+            most = part.max()
             low = least if low is None or least < low else low
             high = most if high is None or most > high else high
     return low, high, count

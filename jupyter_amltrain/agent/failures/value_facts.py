@@ -35,6 +35,8 @@ MAX_CHARS, _MAX_STRING, _MAX_COMPARED = 300, 80, 8192
 _MAX_PARTS, _MAX_NUMBERS, _MAX_DEPTH = 4, 8, 2
 #: Names that are searched for the parts of an object.
 _MAX_SEARCHED = 200
+#: Seconds that reading the numbers of arrays leaves for the types and shapes of the others.
+_RESERVE_S = 0.15
 #: Bits of a whole number that is written out.
 _MAX_BITS = 256
 _PLAIN = (bool, int, float, complex, type(None), type(Ellipsis), type(NotImplemented))
@@ -96,7 +98,7 @@ class FactReader:
         kind = type(value)
         facts = self._plain(value, kind, names)
         if facts is None:
-            facts = array_facts.facts_of(value, self.time_left)
+            facts = array_facts.facts_of(value, self.time_left - _RESERVE_S)
         if facts is None:
             facts = self._container(value, kind, names, depth)
         if facts is None:
