@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from jupyter_amltrain.agent.protocol import FAILURE_OF_RANK
 from jupyter_amltrain.agent.whole_files import WholeFile
 from jupyter_amltrain.backends.run_placement import RunPlacement
 from jupyter_amltrain.backends.ssh_hosts import HostBackend, SshHosts
@@ -13,6 +15,8 @@ from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.schema.run import Run
 from jupyter_amltrain.schema.run_file import OutValue, RunFile
 
+_OF_RANK = re.compile(re.escape(FAILURE_OF_RANK).replace("%d", r"(\d{1,6})"))
+
 
 class NodesFiles(TargetFiles):
     """Files of the runs of several machines, each from the machine that has them.
@@ -20,16 +24,18 @@ class NodesFiles(TargetFiles):
     Parameters
     ----------
     host
-        Returns the machine of a run, which is searched if this kernel has not seen the run.
+        Returns the machine of a run, which is searched if this kernel has not seen the run, or of one of its processes.
     """
 
     log_may_shrink = has_live_copies = copies_have_modes = True
 
-    def __init__(self, hosts: SshHosts, placement: RunPlacement, host: Callable[[str], Awaitable[HostBackend]]) -> None:
+    def __init__(
+        self, hosts: SshHosts, placement: RunPlacement, host: Callable[[str, int], Awaitable[HostBackend]]
+    ) -> None:
         self._hosts, self._placement, self._host = hosts, placement, host
 
     async def _of(self, run_id: str) -> TargetFiles:
-        return (await self._host(run_id)).files
+        return (await self._host(run_id, 0)).files
 
     def _own(self, number: int, run_ids: Sequence[str]) -> Sequence[str]:
         """Return the runs of a machine."""
@@ -62,8 +68,10 @@ class NodesFiles(TargetFiles):
         return self._hosts[self._placement.machine_of(run_id)].files.sending(run_id)
 
     async def read(self, run_id: str, path: str, limit: int = 1 << 24) -> bytes:
-        """See :meth:`TargetFiles.read`."""
-        return await (await self._of(run_id)).read(run_id, path, limit)
+        """See :meth:`TargetFiles.read`; what a process has left at its failure is on its machine."""
+        match = _OF_RANK.fullmatch(path)
+        files = (await self._host(run_id, int(match[1]) if match else 0)).files
+        return await files.read(run_id, path, limit)
 
     async def read_part(self, run_id: str, path: str, offset: int, limit: int) -> bytes:
         """See :meth:`TargetFiles.read_part`."""

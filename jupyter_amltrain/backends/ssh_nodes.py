@@ -113,8 +113,10 @@ class NodesBackend(Backend):
             await self.find(run_id)
         return self.placement.machine_of(run_id)
 
-    async def _host(self, run_id: str) -> HostBackend:
-        return self._hosts[await self._locate(run_id)]
+    async def _host(self, run_id: str, rank: int = 0) -> HostBackend:
+        """Return the machine of a run, or of one of its processes if it has several machines."""
+        first = await self._locate(run_id)
+        return self._hosts[await self._node_of(run_id, rank) if rank and not first else first]
 
     async def _by_host(self, run_ids: Sequence[str]) -> dict[int, list[str]]:
         groups: dict[int, list[str]] = {}

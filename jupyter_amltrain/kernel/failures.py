@@ -101,7 +101,7 @@ def _frame(frame: _Frame, error: _Error, run: Run) -> FailedFrame:
         file=_line(frame.file),
         line=frame.line,
         function=_line(frame.function),
-        code=_line(_own_text(run, line) or frame.code),
+        code=_line((_own_text(run, frame.line) if line is not None else "") or frame.code),
         cell_line=line,
         library=frame.library,
         values=tuple(_value(value) for value in frame.values),
@@ -109,10 +109,13 @@ def _frame(frame: _Frame, error: _Error, run: Run) -> FailedFrame:
     )
 
 
-def _own_text(run: Run, line: int | None) -> str:
-    """Return a line of the cell as its author wrote it: the script may have ``_ =`` before the last one."""
+def _own_text(run: Run, line: int) -> str:
+    """Return a line of the script as the author of its cell wrote it: the last one may have ``_ =`` before it.
+
+    The first line of the script is ours, or the magic's.
+    """
     lines = run.spec.cell.split("\n") if run.spec.cell else []
-    return lines[line - 2].strip() if line is not None and 2 <= line < len(lines) + 2 else ""
+    return lines[line - 2].strip() if 2 <= line < len(lines) + 2 else ""
 
 
 def _value(value: _Value) -> FailedValue:

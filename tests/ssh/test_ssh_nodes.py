@@ -232,6 +232,7 @@ def test_rank_on_second_machine_that_raises_is_named(api: Any, homes: list[Path]
         run.wait(WAIT_S)
     assert "bad luck" in str(raised.value) and "bad luck" in raised.value.log_tail
     assert run.status.failed_rank == 1 and run.status.exit_code == 1 and "second" in run.status.detail
+    assert [frame.code for frame in raised.value.frames] == ["raise ValueError('bad luck')"]
     nothing_is_left(homes, run)
 
 
