@@ -29,6 +29,9 @@ _CLOCK_SLACK_S = 2.0
 
 _PACKAGES = re.compile(r"/(?:site|dist)-packages/")
 
+#: Reasons of runs that no exception has ended: a file would be of a process that the script has started.
+_NOT_BY_ITSELF = frozenset(["timeout", "oom", "gpu-unused", "preempted", "launch", "environment", "data", "damaged"])
+
 _Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 _COLUMNS = (Column("variable"), Column("value"))
 
@@ -69,7 +72,7 @@ class _File(msgspec.Struct):
 
 async def read_failure(backend: Backend, run: Run, status: RunStatus) -> tuple[FailedFrame, ...]:
     """Return the frames of a failed run, those of the exception that ended it first; none if its job has kept none."""
-    if status.state is not RunState.FAILED or not run.folder:
+    if status.state is not RunState.FAILED or not run.folder or status.reason in _NOT_BY_ITSELF:
         return ()
     data = await backend.files.read(run.run_id, FAILURE_OF_RANK % (status.failed_rank or 0), MAX_BYTES)
     started = max((phase.start for phase in status.phases if phase.name == RunState.RUNNING), default=0.0)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
-from jupyter_amltrain.kernel.failures import MAX_BYTES, frame_tables, frames_of
+from jupyter_amltrain.kernel.failures import MAX_BYTES, frame_tables, frames_of, read_failure
 from jupyter_amltrain.kernel.run_record import record_of
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.output.run_html import run_html
@@ -95,6 +97,23 @@ def test_title_says_how_exceptions_are_related() -> None:
 
 def test_file_of_an_earlier_attempt_is_not_shown() -> None:
     assert frames(SHAPES, started=101.0) and not frames(SHAPES, started=200.0)
+
+
+@pytest.mark.parametrize(
+    ("reason", "rank", "path"), [("exit", None, 0), ("signal", 3, 3), ("timeout", None, None), ("oom", 1, None)]
+)
+def test_file_of_the_process_that_failed_is_read(reason: str, rank: int | None, path: int | None) -> None:
+    asked: list[str] = []
+
+    async def read(run_id: str, path: str, limit: int) -> bytes:
+        asked.append(path)
+        return json.dumps(SHAPES).encode()
+
+    backend: Any = SimpleNamespace(files=SimpleNamespace(read=read))
+    run = msgspec.structs.replace(run_of(), folder="/runs/r-22222")
+    status = RunStatus(state=RunState.FAILED, reason=reason, failed_rank=rank)
+    found = asyncio.run(read_failure(backend, run, status))
+    assert asked == ([] if path is None else [f"failure/rank-{path}.json"]) and bool(found) == bool(asked)
 
 
 DAMAGED: list[Any] = [
