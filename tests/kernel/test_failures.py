@@ -103,17 +103,17 @@ def test_file_of_an_earlier_attempt_is_not_shown() -> None:
     ("reason", "rank", "path"), [("exit", None, 0), ("signal", 3, 3), ("timeout", None, None), ("oom", 1, None)]
 )
 def test_file_of_the_process_that_failed_is_read(reason: str, rank: int | None, path: int | None) -> None:
-    asked: list[str] = []
+    paths: list[str] = []
 
     async def read(run_id: str, path: str, limit: int) -> bytes:
-        asked.append(path)
+        paths.append(path)
         return json.dumps(SHAPES).encode()
 
     backend: Any = SimpleNamespace(files=SimpleNamespace(read=read))
     run = msgspec.structs.replace(run_of(), folder="/runs/r-22222")
     status = RunStatus(state=RunState.FAILED, reason=reason, failed_rank=rank)
     found = asyncio.run(read_failure(backend, run, status))
-    assert asked == ([] if path is None else [f"failure/rank-{path}.json"]) and bool(found) == bool(asked)
+    assert paths == ([] if path is None else [f"failure/rank-{path}.json"]) and bool(found) == bool(paths)
 
 
 DAMAGED: list[Any] = [
