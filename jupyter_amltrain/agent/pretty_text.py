@@ -108,9 +108,10 @@ def _of_object(value: Any) -> str:
             return "<function %s>" % _name(value)
     if callable(getattr(kind, "_repr_pretty_", None)):
         try:
-            from IPython.lib.pretty import pretty as shown  # its printer is the method's argument
+            from IPython.lib import pretty as printers  # a printer of it is the method's argument
 
-            return str(shown(value))
+            show_value: Any = printers.pretty
+            return str(show_value(value))
         except ImportError:
             pass
     if getattr(kind, "__repr__", None) is _DEFAULT:
