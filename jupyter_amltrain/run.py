@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     import pandas
 
     from jupyter_amltrain.backends.run_files import RunFiles
+    from jupyter_amltrain.inside.line_files import ProcessLines
+    from jupyter_amltrain.inside.line_report import LineReader, LineReport
     from jupyter_amltrain.output.file_list import FileList
     from jupyter_amltrain.output.mime import View
     from jupyter_amltrain.output.run_pictures import PictureFile
@@ -309,6 +311,48 @@ class TrackedRun:
             return await read_whole(controller().backend(run.target), run.run_id, max(1, run.status.nodes))
 
         return frame_of(controller().loop.call(get(), None))
+
+    @property
+    def lines(self) -> pandas.DataFrame:
+        """Where the time goes, by line; see :func:`~jupyter_amltrain.inside.line_frame.frame_of`.
+
+        Examples
+        --------
+        >>> run.lines[["line", "code", "share", "gpu"]].head()
+        """
+        from jupyter_amltrain.inside.line_frame import frame_of
+
+        return frame_of(self.read_lines())
+
+    def read_lines(self, start: float = 0.0, end: float | None = None, rank: int | None = None) -> LineReport:
+        """Return where the time goes, by line, as a frozen object; queries the target.
+
+        Parameters
+        ----------
+        start, end
+            Seconds since the start of the script; `end` ``None`` for all that follows.
+        rank
+            One process of a distributed run; ``None`` for all.
+        """
+        from jupyter_amltrain.inside.line_report import report_of
+
+        processes, reader = self._sampled_lines()
+        return report_of(processes, reader, start=start, end=end, rank=rank)
+
+    def speedscope(self) -> dict[str, Any]:
+        """Return the sampled stacks as the content of a file for https://www.speedscope.app."""
+        from jupyter_amltrain.inside.speedscope import speedscope_of
+
+        return speedscope_of(*self._sampled_lines(), self.handle)
+
+    def _sampled_lines(self) -> tuple[list[ProcessLines], LineReader]:
+        from jupyter_amltrain.inside.run_lines import read_run_lines
+
+        async def get() -> tuple[list[ProcessLines], LineReader]:
+            run = (await controller().known_run(self.handle)).run
+            return await read_run_lines(controller().backend(run.target), run)
+
+        return controller().loop.call(get(), ANSWER_TIMEOUT_S)
 
     def export(self, path: str | os.PathLike[str]) -> Path:
         """Write the telemetry to a ``.csv`` or ``.parquet`` file, or an image of the run to a ``.png``.

@@ -85,6 +85,9 @@ DISPLAYS = "displays"
 
 #: Variables of the lines at which the script failed, by process, and the variable of a job with the folder's path.
 FAILURE, FAILURE_OF_RANK, FAILURE_VARIABLE = "failure", "failure/rank-%d.json", "AMLTRAIN_FAILURE"
+#: How long each line of the script took, by process; created by the first one that runs lines of the user's. And the
+#: variable of a job with its path; 0: nothing is sampled.
+LINES, LINES_FOLDER = "lines", "AMLTRAIN_LINES"
 
 RUNS, STAGING, MONITORS = "runs", "staging", "monitors"
 

@@ -24,7 +24,7 @@ from jupyter_amltrain.azure import terms as azure_terms
 from jupyter_amltrain.azure.environments import environment_body, environment_shown
 from jupyter_amltrain.azure.sweep_body import sweep_from_rest, sweep_to_rest
 from jupyter_amltrain.errors import CommandError, SpecError
-from jupyter_amltrain.jobs.launch import autolog_variables, code_place, copied_fields, restarts_of, script_argv
+from jupyter_amltrain.jobs.launch import code_place, copied_fields, hook_variables, restarts_of, script_argv
 from jupyter_amltrain.jobs.scaling import slice_limits
 from jupyter_amltrain.jobs.snapshot import Snapshot
 from jupyter_amltrain.schema import az_yaml, az_yaml_job, searched_values
@@ -292,7 +292,7 @@ def _environ(spec: JobSpec) -> dict[str, str]:
     }
     config = {DEEPSPEED_VARIABLE: DEEPSPEED_FILE} if spec.distribution.config else {}  # in the working folder
     parameters = {} if spec.script else variables_of(spec.params, spec.forms)
-    return {**literals, **config, **autolog_variables(spec), **spec.env, **parameters}
+    return {**literals, **config, **hook_variables(spec), **spec.env, **parameters}
 
 
 def _input(data: JobInput) -> dict[str, Any]:

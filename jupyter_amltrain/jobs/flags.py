@@ -218,6 +218,10 @@ FLAGS = (
         help="let MLflow log for libraries that it knows, as with mlflow.autolog() in the first line",
     ),
     JobFlag(
+        flag="--no-lines", field="no_lines", switch=True, yaml=None,
+        help="do not sample in which lines the time of the run goes",
+    ),
+    JobFlag(
         flag="--timeout", field="timeout", metavar="TIME", type=flag_types.duration, yaml="limits.timeout",
         help="stop the run after this time: 90 (seconds), 30s, 15m, 2h, 1d", keyword_help="seconds of run time",
         samples=("30m", "2h", "1d"),

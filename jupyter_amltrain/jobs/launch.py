@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.agent.data.cache import input_path, is_web_address, link_path
-from jupyter_amltrain.agent.protocol import AUTOLOG, OUTPUTS
+from jupyter_amltrain.agent.protocol import AUTOLOG, LINES_FOLDER, OUTPUTS
 from jupyter_amltrain.agent.queue.job_fields import FIELDS
 from jupyter_amltrain.jobs.local_data import data_name
 from jupyter_amltrain.jobs.notebook_file import RUNNER, is_notebook
@@ -84,7 +84,7 @@ def launch_plan(spec: JobSpec, source: str, machine: TargetMachine) -> ProcessPl
         env={
             **_alone(spec, source),
             **_deepspeed(spec, source),
-            **autolog_variables(spec),
+            **hook_variables(spec),
             **spec.env,
             **_variables(spec, data),
             **data,
@@ -175,7 +175,7 @@ def _command_plan(spec: JobSpec, source: str, python: str, machine: TargetMachin
     return ProcessPlan(
         argv=("/bin/sh", "-c", line),
         cwd=source,
-        env={**_alone(spec, source), **autolog_variables(spec), **spec.env, **env},
+        env={**_alone(spec, source), **hook_variables(spec), **spec.env, **env},
         ranks=_ranks(spec, python),
     )
 
@@ -254,9 +254,9 @@ def _deepspeed(spec: JobSpec, source: str) -> dict[str, str]:
     return {DEEPSPEED_VARIABLE: f"{source}/{DEEPSPEED_FILE}"} if spec.distribution.config else {}
 
 
-def autolog_variables(spec: JobSpec) -> dict[str, str]:
-    """What makes MLflow log for libraries in a job that does not call it."""
-    return {AUTOLOG: "1"} if spec.autolog else {}
+def hook_variables(spec: JobSpec) -> dict[str, str]:
+    """Variables of a job that turn on MLflow's logging for libraries, and the sampling of its lines off."""
+    return {**({AUTOLOG: "1"} if spec.autolog else {}), **({LINES_FOLDER: "0"} if spec.no_lines else {})}
 
 
 def _data(spec: JobSpec, folder: str, machine: TargetMachine) -> dict[str, str]:

@@ -284,6 +284,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         Patterns of printed lines with metrics, ``NAME=TEXT`` (:mod:`jupyter_amltrain.agent.trackers.line_pattern`).
     autolog
         Whether MLflow logs for the libraries that it knows, without a call in the script.
+    no_lines
+        Whether the job's Python is not sampled, so that no record says in which lines its time went.
     python
         Interpreter on the target; empty for the target's default.
     cell
@@ -371,6 +373,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     tracking_uri: str = ""
     metric_lines: tuple[str, ...] = ()
     autolog: bool = False
+    no_lines: bool = False
     python: str = ""
     cell: str = ""
     line_offset: int = 0

@@ -35,6 +35,9 @@ IMPORTABLE = ("amltrain_pictures", "amltrain_values", "amltrain_shared", "amltra
               "amltrain_forms", "amltrain_failure", "amltrain_failing_names", "amltrain_value_facts",
               "amltrain_array_facts", "amltrain_safe_access")  # fmt: skip
 
+#: What loads this file: another sitecustomize may take its place among the modules.
+_LOADER: "Any" = globals().get("__loader__")
+
 #: Distribution of MLflow's plug-in; the name in its metadata.
 DISTRIBUTION = "amltrain-follow"
 
@@ -161,11 +164,25 @@ def _wait(folder: str) -> None:
 
     handle = os.environ.pop("AMLTRAIN_WAITING", "")
     if handle:
-        path = "%s/amltrain_warm.py" % folder
-        loader: Any = type(globals()["__loader__"])  # that of source files, which keeps byte code
-        names: Any = {"__name__": "amltrain_warm", "__file__": path}
-        exec(loader("amltrain_warm", path).get_code("amltrain_warm"), names)
-        names["wait"](int(handle))
+        _names_of(folder, "amltrain_warm")["wait"](int(handle))
+
+
+def _sample_lines(folder: str) -> None:
+    """Begin to sample which lines the script spends its time in (``lines/lines_hook.py``)."""
+    import os
+
+    place = os.environ.get("AMLTRAIN_LINES", "")
+    if place not in ("", "0"):
+        _names_of(folder, "amltrain_lines")["start"](place, lambda name: _names_of(folder, name))
+
+
+def _names_of(folder: str, name: str) -> "Any":
+    """Run a file beside this one, with its byte code; no module of its name is there afterward."""
+    path = "%s/%s.py" % (folder, name)
+    loader: Any = type(_LOADER)  # that of source files, which keeps byte code
+    names: Any = {"__name__": name, "__file__": path}
+    exec(loader(name, path).get_code(name), names)
+    return names
 
 
 def _import_next(here: str) -> None:
@@ -194,3 +211,7 @@ if __name__ == "sitecustomize":
         pass
     _import_next(_folder)
     _wait(_folder)
+    try:
+        _sample_lines(_folder)
+    except Exception:
+        pass

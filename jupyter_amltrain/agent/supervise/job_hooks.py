@@ -1,5 +1,7 @@
 """Puts the hooks into a job's Python: PyTorch's memory, Matplotlib's figures, displayed values,
 tqdm's bars, pandas' tables, files of values, MLflow's stores, the code of its models, and values at failure."""
+"""Puts the hooks into a job's Python: the time of lines, PyTorch's memory, Matplotlib's figures, displayed values,
+tqdm's bars, pandas' tables, files of values, MLflow's stores, and the code of its models."""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ from typing import Dict, Mapping, Optional, Sequence, Tuple
 from ..displays import display_hook
 from ..pictures import matplotlib_hook
 from ..protocol import AUTOLOG, DISPLAYS, FAILURE, FAILURE_VARIABLE, PICTURES
+from ..protocol import AUTOLOG, DISPLAYS, LINES, LINES_FOLDER, PICTURES
 from ..telemetry import torch_hook
 from ..trackers import tracker_hook
 from ..trackers.tracker_files import NOTES_FILE
@@ -36,6 +39,8 @@ _FILES = {
     "amltrain_value_facts.py": "failures/value_facts.py",
     "amltrain_array_facts.py": "failures/array_facts.py",
     "amltrain_safe_access.py": "failures/safe_access.py",
+    "amltrain_lines.py": "lines/lines_hook.py",
+    "amltrain_stacks.py": "lines/stacks.py",
     import_hook.AFTER["torch"] + ".py": "telemetry/torch_hook.py",
     import_hook.AFTER["matplotlib"] + ".py": "pictures/matplotlib_hook.py",
     import_hook.AFTER["tqdm.notebook"] + ".py": "supervise/tqdm_hook.py",
@@ -52,6 +57,7 @@ def clear(env: Dict[str, str]) -> None:
     pictures = (matplotlib_hook.FOLDER, matplotlib_hook.AT_EXIT)
     follow = (mlflow_hook.PORT, mlflow_hook.TOKEN, tracker_hook.NOTES)
     for name in (torch_hook.FOLDER, *pictures, display_hook.FOLDER, FAILURE_VARIABLE, spawn_hook.CELL, *follow):
+    for name in (torch_hook.FOLDER, *pictures, display_hook.FOLDER, LINES_FOLDER, spawn_hook.CELL, *follow):
         env.pop(name, None)
 
 
@@ -87,6 +93,7 @@ def add(
     """
     names = {matplotlib_hook.FOLDER: PICTURES, display_hook.FOLDER: DISPLAYS, tracker_hook.NOTES: NOTES_FILE}
     names[FAILURE_VARIABLE] = FAILURE
+    names[LINES_FOLDER] = LINES
     if gpus:
         names[torch_hook.FOLDER] = "telemetry"
     places = {variable: os.path.join(folder, name) for variable, name in names.items()}
