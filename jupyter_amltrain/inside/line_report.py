@@ -114,7 +114,6 @@ class _Key(NamedTuple):
     thread: str
     file: str
     line: int
-    function: str
 
 
 class LineReader:
@@ -180,7 +179,7 @@ def report_of(
     zero = min((one.started for one in whole), default=0.0)
     chosen = [one for one in whole if rank is None or one.rank == rank]
     sums: dict[_Key, _Sums] = {}
-    texts: dict[_Key, str] = {}
+    texts: dict[_Key, tuple[str, str]] = {}
     times: dict[str, float] = {}
     first, last = float("inf"), 0.0
     for process in chosen:
@@ -192,15 +191,15 @@ def report_of(
                 first, last = min(first, window.start - zero), max(last, window.end - zero)
                 for sample in window.samples:
                     _add(sums, process, keys, sample, part)
-    lines = [_use_of(key, one, times.get(key.process, 0.0), texts.get(key, "")) for key, one in sums.items()]
+    lines = [_use_of(key, one, times.get(key.process, 0.0), texts) for key, one in sums.items()]
     lines.sort(key=lambda one: (one.process != "", one.process, one.thread != "", one.thread, -one.own, -one.total))
     ranks = tuple(sorted({one.rank for one in whole}))
     return LineReport(tuple(lines), times.get("", 0.0), ranks, 0.0 if first > last else first, last)
 
 
-def _key_of(node: Node, process: ProcessLines, reader: LineReader, texts: dict[_Key, str]) -> _Key:
-    key = _Key(process.name, "", reader.file(node.file), reader.line(node.file, node.line), node.function)
-    texts.setdefault(key, reader.text(node.file, node.line))
+def _key_of(node: Node, process: ProcessLines, reader: LineReader, texts: dict[_Key, tuple[str, str]]) -> _Key:
+    key = _Key(process.name, "", reader.file(node.file), reader.line(node.file, node.line))
+    texts.setdefault(key, (node.function, reader.text(node.file, node.line)))
     return key
 
 
@@ -215,7 +214,7 @@ def _add(sums: dict[_Key, _Sums], process: ProcessLines, keys: Mapping[int, _Key
     thread = process.threads.get(sample.thread, "other threads")
     node = sample.node
     if not node:
-        sums.setdefault(_Key(process.name, thread, "", 0, ""), _Sums()).add(sample, part, is_own=True)
+        sums.setdefault(_Key(process.name, thread, "", 0), _Sums()).add(sample, part, is_own=True)
     seen: set[_Key] = set()
     is_own = True
     while node:
@@ -226,13 +225,15 @@ def _add(sums: dict[_Key, _Sums], process: ProcessLines, keys: Mapping[int, _Key
         node, is_own = process.nodes[node].parent, False
 
 
-def _use_of(key: _Key, sums: _Sums, seconds: float, text: str) -> LineUse:
+def _use_of(key: _Key, sums: _Sums, seconds: float, texts: Mapping[_Key, tuple[str, str]]) -> LineUse:
+    function, text = texts.get(key._replace(thread=""), ("", ""))
     waits = {word: time for word, time in sums.waits.items() if word and time > 0.005 * sums.own}
     unnamed = sums.waits.get("", 0.0)
     if unnamed > (1 - WAITING) * max(sums.own, 1e-9) and (word := wait_word(text)):
         waits[word] = waits.get(word, 0.0) + unnamed
     return LineUse(
         *key,
+        function=function,
         text=text,
         own=sums.own,
         total=sums.total,

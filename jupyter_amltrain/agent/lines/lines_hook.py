@@ -10,7 +10,8 @@ What makes the shares true:
   a native function kept the interpreter's lock, counts for all moments that have passed.
 * While one thread runs, it gives the lock to this one after 0.2 ms in place of 5 ms: else the end of a short burst of
   Python would count for what follows it.
-* Each thread's processor clock is read a millisecond before the sample, too: so working is told from waiting.
+* Each thread's processor clock is read again a millisecond after the sample: so working is told from waiting. How
+  long a thread worked in all comes from the system.
 
 This file must load no module that a script might then find loaded (so not ``__future__``).
 """
@@ -33,10 +34,12 @@ _PERIODS = ((60.0, 0.025), (600.0, 0.05), (3600.0, 0.1), (float("inf"), 0.2))
 #: Seconds since the start -> seconds that one line of the file is about.
 _WINDOWS = ((0.8, 0.3), (4.0, 1.0), (600.0, 2.0), (3600.0, 10.0), (float("inf"), 60.0))
 _MAX_WINDOW_S = 900.0
-#: Seconds before a sample in which the processor clocks of the threads are compared.
+#: Seconds after a sample in which the processor clocks of the threads are compared.
 _CLOCK_S = 0.001
+#: Seconds from which a sample is late, and from which a native function must have delayed it.
+_LATE_S, _LONG_S = 0.003, 0.03
 #: Largest part of one processor's time that this thread takes.
-_MAX_PRICE = 0.004
+_MAX_PRICE = 0.007
 #: Seconds after which a thread that runs gives the interpreter's lock to another one: Python's, and while only
 #: this thread wants it.
 _SWITCH_S, _FAST_SWITCH_S = 0.005, 0.0002
@@ -61,16 +64,26 @@ def start(folder: str, load: "Callable[[str], Dict[str, Any]]") -> None:
         Returns the names of a module beside this file.
     """
     global _lines
-    import _signal
-
-    # A subinterpreter, whose start runs this too, must have no thread at its end.
-    _signal.signal(_signal.SIGUSR2, _signal.getsignal(_signal.SIGUSR2))
+    if not _is_main_interpreter():  # whose start runs this too, and which must have no thread at its end
+        return
     import atexit
 
     _lines = lines = _Lines(folder, load("amltrain_stacks"))
     atexit.register(lines.close)
     os.register_at_fork(before=lines.before_fork, after_in_parent=lines.after_fork, after_in_child=lines.in_child)
     lines.begin()
+
+
+def _is_main_interpreter() -> bool:
+    if sys.version_info >= (3, 12):
+        return bool(_thread._is_main_interpreter())  # type: ignore[attr-defined]
+    import _signal
+
+    try:
+        _signal.signal(_signal.SIGUSR2, _signal.getsignal(_signal.SIGUSR2))
+    except ValueError:  # only the main interpreter may set handlers
+        return False
+    return True
 
 
 def _of(steps: "Tuple[Tuple[float, float], ...]", age: float) -> float:
@@ -112,6 +125,11 @@ class _Lines:
         self._gpu_read = self._gpu_time = 0.0
         self._memory = self._memory_due = 0.0
         self._has_lines = False
+        self._slow_until = self._waited = 0.0
+        self._natives: Dict[int, int] = {}
+        self._new_natives: List[int] = []
+        self._rates: Dict[Tuple[int, int, str], List[float]] = {}
+        self._clock_of: Dict[int, Tuple[float, float]] = {}
 
     # ---- the thread
 
@@ -143,7 +161,7 @@ class _Lines:
         except Exception:
             self._is_off = True
         finally:
-            if sys.getswitchinterval() == _FAST_SWITCH_S:
+            if abs(sys.getswitchinterval() - _FAST_SWITCH_S) < 1e-6:
                 sys.setswitchinterval(_SWITCH_S)
             done.release()
 
@@ -152,13 +170,16 @@ class _Lines:
         due = now = time.monotonic()
         price = time.thread_time()
         gap = self._gap(now)
+        seen: Any = None
+        last: Dict[int, float] = {}
+        last_rates: Dict[int, float] = {}
+        last_time = now
         while not self._is_off:
-            if stop.acquire(True, max(0.0, due + gap - _CLOCK_S - now)):
-                return
-            before, clocks = time.monotonic(), self._clocks()
-            if stop.acquire(True, _CLOCK_S):
-                return
-            now = time.monotonic()
+            if seen is None:
+                if stop.acquire(True, max(0.0, due + gap - now)):
+                    return
+                seen = self._look(own)
+                now = time.monotonic()
             weight, lateness = 0.0, now - due - gap
             while due + gap <= now:
                 due += gap
@@ -166,15 +187,43 @@ class _Lines:
                 gap = self._gap(now)
                 if weight > 10.0:
                     weight, due = weight + now - due, now
-            if weight:
-                self._add(own, weight, now - before, clocks)
-            self._set_switch(lateness)
+            following, later = None, now
+            earlier: Dict[int, float] = {}
+            rates = self._known_rates(seen) if lateness < _LATE_S else {}
+            if not rates:
+                before = self._clocks()
+                if stop.acquire(True, _CLOCK_S):
+                    return
+                after, later = self._clocks(), time.monotonic()
+                # At once, if a native function has kept the lock: what follows gives the lock away.
+                following = self._look(own) if due + gap <= later else None
+                rates = _rates(before, after, later - now)
+                earlier = last_rates if now == last_time else _rates(last, before, now - last_time)
+                last, last_time, last_rates = after, later, rates
+            is_late = lateness > _LATE_S
+            if is_late and not self._waited_for_processor(lateness):
+                # A native function has kept the lock: it has worked, whatever its thread does now.
+                is_late = False
+                rates = {
+                    one: 1.0 if len(rates) == 1 else max(rate, earlier.get(one, 0.0)) for one, rate in rates.items()
+                }
+            self._add(seen, rates, weight, is_late)
+            self._set_switch(lateness, rates)
+            seen, now = following, later
             if now - self._window_start >= _of(_WINDOWS, now - self._started) * self._longer:
                 new_price = time.thread_time()
                 self._limit((new_price - price) / (now - self._window_start))
                 price = new_price
                 self.flush()
-            now = time.monotonic()
+                self._waited_for_processor(0.0)
+            if seen is None:
+                now = time.monotonic()
+
+    def _waited_for_processor(self, lateness: float) -> bool:
+        """Whether this thread was late because other programs used all processors."""
+        ran, ready = self._run_time(_thread.get_native_id())
+        before, self._waited = self._waited, ready - ran
+        return self._waited - before > 0.4 * lateness
 
     def _gap(self, now: float) -> float:
         """Return the seconds to the next sample: random, so that no period of the script is in step with it."""
@@ -182,13 +231,15 @@ class _Lines:
         period = max(2 * _CLOCK_S, _of(_PERIODS, now - self._started) * self._slower)
         return period * (0.5 + self._random / 0xFFFFFFFF)
 
-    def _set_switch(self, lateness: float) -> None:
+    def _set_switch(self, lateness: float, rates: "Dict[int, float]") -> None:
         """Let a thread that runs alone give way soon; not where a native function keeps the lock for long."""
-        now = sys.getswitchinterval()
-        if now in (_SWITCH_S, _FAST_SWITCH_S):
-            wanted = _FAST_SWITCH_S if len(self._idents) == 1 and lateness < 0.02 else _SWITCH_S
-            if now != wanted:
-                sys.setswitchinterval(wanted)
+        now = time.monotonic()
+        if lateness > _LONG_S or sum(rate > 0.3 for rate in rates.values()) > 1:
+            self._slow_until = now + 1.0
+        interval = sys.getswitchinterval()
+        wanted = _SWITCH_S if now < self._slow_until else _FAST_SWITCH_S
+        if abs(interval - wanted) > 1e-6 and min(abs(interval - one) for one in (_SWITCH_S, _FAST_SWITCH_S)) < 1e-6:
+            sys.setswitchinterval(wanted)
 
     def _limit(self, price: float) -> None:
         """Sample less often where a sample is expensive, as with deep stacks."""
@@ -196,12 +247,21 @@ class _Lines:
 
     # ---- one sample
 
+    def _look(self, own: int) -> "List[Tuple[int, int, str]]":
+        """Return thread, node and word of each stack."""
+        read = self._stacks.read
+        frames = sys._current_frames()
+        frames.pop(own, None)
+        seen = [(ident, *read(frame)) for ident, frame in frames.items()]
+        frames.clear()  # before anything that may wait: nobody's variables live longer
+        self._idents = [ident for ident, _, _ in seen]
+        return seen
+
     def _clocks(self) -> "Dict[int, float]":
         """Return the processor time of the threads of the last sample, as far as it is known."""
-        known = getattr(sys.modules.get("threading"), "_active", {})
         found: Dict[int, float] = {}
         for ident in self._idents[:_MAX_THREADS]:
-            number = self._pid if ident == self._main else getattr(known.get(ident), "native_id", None)
+            number = self._native(ident)
             if number:
                 try:  # the clock of a thread by its number, as the C library makes it; of an ended one an error
                     found[ident] = time.clock_gettime((~number << 3) | 6)
@@ -209,32 +269,65 @@ class _Lines:
                     pass
         return found
 
-    def _add(self, own: int, weight: float, seconds: float, before: "Dict[int, float]") -> None:
-        clocks, read, main = self._clocks(), self._stacks.read, self._main
-        frames = sys._current_frames()
-        frames.pop(own, None)
-        found = [(ident, *read(frame)) for ident, frame in frames.items()]
-        frames.clear()  # before anything that may wait: nobody's variables live longer
-        self._idents = [ident for ident, _, _ in found]
-        for ident, node, word in found:
-            if not node and ident != main:
+    def _known_rates(self, seen: "List[Tuple[int, int, str]]") -> "Dict[int, float]":
+        """Return the parts of a processor that the threads used when they were last seen where they are now.
+
+        Empty if that is not known of each, and for every fourth time.
+        """
+        found: Dict[int, float] = {}
+        for one in seen:
+            known = self._rates.get(one)
+            if known is None or known[1] <= 0:
+                return {}
+            found[one[0]] = known[0]
+        for one in seen:
+            self._rates[one][1] -= 1
+        return found
+
+    def _native(self, ident: int) -> int:
+        """Return the number that the system has for a thread; 0 if it is not known."""
+        if ident == self._main:
+            return self._pid
+        thread = getattr(sys.modules.get("threading"), "_active", {}).get(ident)
+        return getattr(thread, "native_id", None) or 0
+
+    def _add(self, seen: "List[Tuple[int, int, str]]", rates: "Dict[int, float]", weight: float, is_late: bool) -> None:
+        if len(self._rates) > 1000:
+            self._rates.clear()
+        for one in seen:
+            ident, node, word = one
+            if ident in rates:
+                known = self._rates.get(one)
+                if known is None or known[1] <= 0:
+                    self._rates[one] = [rates[ident], 3]
+            if not node and ident != self._main:
                 continue
             self._has_lines = self._has_lines or node > 0
-            used = clocks.get(ident, 0.0) - before.get(ident, 0.0) if ident in before else 0.0
-            used = min(1.0, max(0.0, used / seconds))
-            key = (self._thread(ident), node, "" if used > 0.5 else word)
+            working = min(1.0, max(0.0, 2.0 * rates.get(ident, 0.0)))
+            key = (self._thread(ident), node, "" if working > 0.5 else word)
             sums = self._sums.get(key)
             if sums is None:
-                sums = self._sums[key] = [0.0] * 5
-            sums[0] += weight
-            sums[1] += weight * used
+                sums = self._sums[key] = [0.0] * 6
+            sums[0] += weight * working
+            sums[2 if is_late else 1] += weight * (1.0 - working)
             self._pending[key] = self._pending.get(key, 0.0) + weight
-            if ident == main:
+            if ident == self._main:
                 self._add_memory(sums)
+        for thread in self._new_natives:
+            self._clock_of[thread] = self._run_time(self._natives[thread])
+        self._new_natives.clear()
         self._add_gpus()
+
+    def _run_time(self, native: int) -> "Tuple[float, float]":
+        """Return the seconds for which a thread has run, and for which it was ready to run."""
+        data = _content("/proc/self/task/%d/schedstat" % native).split()
+        return (float(data[0]) / 1e9, (float(data[0]) + float(data[1])) / 1e9) if len(data) > 1 else (0.0, 0.0)
 
     def _thread(self, ident: int) -> int:
         if ident == self._main:
+            if 0 not in self._natives:
+                self._natives[0] = self._pid
+                self._new_natives.append(0)
             return 0
         thread = getattr(sys.modules.get("threading"), "_active", {}).get(ident)
         name = str(getattr(thread, "_name", "") or "thread")
@@ -243,6 +336,10 @@ class _Lines:
         if number is None:
             number = min(len(self._threads) + 1, _MAX_THREADS)
             self._threads[key] = number
+            native = self._native(ident)
+            if native and number < _MAX_THREADS:
+                self._natives[number] = native
+                self._new_natives.append(number)
             if number == len(self._threads):
                 name = name[:80] if number < _MAX_THREADS else "other threads"
                 self._new_threads.append('["t",%d,%s]' % (number, self._text_of(name)))
@@ -253,11 +350,11 @@ class _Lines:
         now = time.monotonic()
         if now < self._memory_due:
             return
-        self._memory_due = now + 0.1
+        self._memory_due = now + 0.4
         data = _content("/proc/self/statm")
         pages = float(data.split()[1]) if data else 0.0
         if self._memory:
-            sums[2] += (pages - self._memory) * 4.0
+            sums[3] += (pages - self._memory) * 4.0
         self._memory = pages
 
     def _add_gpus(self) -> None:
@@ -279,9 +376,9 @@ class _Lines:
         self._gpu_time = stamp
         if percent >= 0:
             for key, weight in self._pending.items():
-                sums = self._sums.setdefault(key, [0.0] * 5)
-                sums[3] += weight
-                sums[4] += weight * percent
+                sums = self._sums.setdefault(key, [0.0] * 6)
+                sums[4] += weight
+                sums[5] += weight * percent
         self._pending.clear()
 
     # ---- the file
@@ -295,7 +392,7 @@ class _Lines:
             return
         if not self._path and not self._open():
             return
-        rows = sorted(sums.items(), key=lambda one: -one[1][0])
+        rows = sorted(self._balanced(sums).items(), key=lambda one: -one[1][0])
         text = [_row(key, values, self._text_of) for key, values in rows[:_MAX_ROWS]]
         rest: Dict[int, List[float]] = {}
         for (thread, _, _), values in rows[_MAX_ROWS:]:
@@ -313,6 +410,34 @@ class _Lines:
             self._longer *= 2.0
         elif self._written < share / 2 and self._longer > 1.0:
             self._longer /= 2.0
+
+    def _balanced(self, sums: "Dict[Key, List[float]]") -> "Dict[Key, List[float]]":
+        """Return wall and processor time of each key, with the parts of working and waiting as the system counts them.
+
+        Where all processors are busy, this thread tends to run when the others begin to wait: so late samples of
+        waiting count only where there are no others.
+        """
+        found: Dict[Key, List[float]] = {}
+        for thread in {key[0] for key in sums}:
+            own = {key: values for key, values in sums.items() if key[0] == thread}
+            working, timely, late = (sum(values[at] for values in own.values()) for at in range(3))
+            waiting = timely + late
+            used_late = 0.0 if timely > 0.25 * waiting else 1.0
+            whole = working + waiting
+            ran, ready = 0.0, whole
+            native = self._natives.get(thread, 0)
+            if native and thread in self._clock_of:
+                last, self._clock_of[thread] = self._clock_of[thread], self._run_time(native)
+                if self._clock_of[thread][0]:
+                    ran, ready = (min(whole, now - then) for now, then in zip(self._clock_of[thread], last))
+            # A thread that is ready to run may be so at the end of a wait, or in the middle of its work.
+            worked = min(max(working, ran), ready) if working and waiting else working
+            waited = timely + late * used_late
+            for key, values in own.items():
+                work = worked * values[0] / working if working else 0.0
+                wait = (whole - worked) * (values[1] + values[2] * used_late) / waited if waited else 0.0
+                found[key] = [work + wait, work * min(1.0, ran / worked) if ran and worked else work, *values[3:]]
+        return found
 
     def _open(self) -> bool:
         """Choose the file; return false where a run has enough of them."""
@@ -403,6 +528,11 @@ class _Lines:
             self.begin()
         except Exception:
             pass
+
+
+def _rates(before: "Dict[int, float]", after: "Dict[int, float]", seconds: float) -> "Dict[int, float]":
+    """Return the part of a processor that each thread has used."""
+    return {one: (after[one] - before[one]) / max(seconds, 1e-6) for one in before if one in after}
 
 
 def _row(key: "Key", values: "List[float]", text_of: "Callable[[Any], str]") -> str:

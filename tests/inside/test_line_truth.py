@@ -1,0 +1,28 @@
+"""Sampled shares of lines against those that scripts measure themselves."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from tests.inside.sampled import run_sampled
+from tests.inside.true_scripts import SCRIPTS
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_share_of_each_line_is_within_5_points(name: str, tmp_path: Path) -> None:
+    for module in ("torch", "numpy"):
+        if f"import {module}" in SCRIPTS[name] and importlib.util.find_spec(module) is None:
+            pytest.skip(f"{module} is not installed")
+    run = run_sampled(tmp_path, SCRIPTS[name])
+    assert run.done.returncode == 0, run.done.stderr
+    # Of the whole process, whose imports count, too.
+    whole = sum(use.own for use in run.report.lines if not use.process and not use.thread)
+    ratio = run.report.seconds / whole
+    differences = {label: (round(run.share(label) * ratio, 3), round(part, 3)) for label, part in run.spent.items()}
+    print(name, differences)
+    assert differences
+    assert all(abs(sampled - true) < 0.05 for sampled, true in differences.values()), differences
