@@ -10,7 +10,7 @@ What makes the shares true:
   a native function kept the interpreter's lock, counts for all moments that have passed.
 * While one thread runs, it gives the lock to this one after 0.2 ms in place of 5 ms: else the end of a short burst of
   Python would count for what follows it.
-* Each thread's processor clock is read again a millisecond after the sample: so working is told from waiting. How
+* Each thread's processor clock is read again a millisecond after the sample: so working differs from waiting. How
   long a thread worked in all comes from the system.
 
 This file must load no module that a script might then find loaded (so not ``__future__``).
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     Key = Tuple[int, int, str]
 
-#: File in that folder with the last readings of the run's GPUs (``telemetry/line_gpus.py``).
-GPUS = "gpus"
+#: Seconds after which a reading of the GPUs (``telemetry/line_gpus.py``) is too old.
+_MAX_GPU_AGE_S = 5.0
 #: Seconds since the start -> mean seconds between two samples.
 _PERIODS = ((60.0, 0.025), (600.0, 0.05), (3600.0, 0.1), (float("inf"), 0.2))
 #: Seconds since the start -> seconds that one line of the file is about.
@@ -46,8 +46,11 @@ _SWITCH_S, _FAST_SWITCH_S = 0.005, 0.0002
 #: Bytes of all files of a run in a day, and the part of them that is there from the start.
 _DAY_BYTES, _FIRST_PART = 900_000, 0.1
 _MAX_FILES, _MAX_ROWS, _MAX_PENDING_BYTES = 64, 60, 1 << 16
-#: Threads of one process that are told apart, and beyond which the processor clocks are read once.
+#: Samples that wait for a reading of the GPUs.
+_MAX_WAITING = 1000
+#: Threads of one process that have a name, and processor clocks, of their own.
 _MAX_THREADS = 64
+_LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "AMLTRAIN_RANK")
 
 _lines: "Optional[_Lines]" = None
@@ -102,7 +105,7 @@ class _Lines:
         self._reset()
 
     def _reset(self) -> None:
-        """Begin anew: at the start, and in a process that was forked."""
+        """Begin again: at the start, and in a process that was forked."""
         hooks = os.path.dirname(__file__)
         self._stacks = self._modules["Stacks"](os.path.dirname(hooks))
         self._pid = os.getpid()
@@ -113,7 +116,8 @@ class _Lines:
         self._started = self._window_start = time.monotonic()
         self._clock_offset = time.time() - time.monotonic()
         self._sums: Dict[Key, List[float]] = {}
-        self._pending: Dict[Key, float] = {}
+        self._pending: List[Tuple[float, Key, float]] = []
+        self._gpu_file = ""
         self._threads: Dict[Tuple[int, str], int] = {}
         self._new_threads: List[str] = []
         self._path = ""
@@ -125,11 +129,11 @@ class _Lines:
         self._gpu_read = self._gpu_time = 0.0
         self._memory = self._memory_due = 0.0
         self._has_lines = False
-        self._slow_until = self._waited = 0.0
+        self._slow_until = self._waited = self._wakes = 0.0
         self._natives: Dict[int, int] = {}
         self._new_natives: List[int] = []
         self._rates: Dict[Tuple[int, int, str], List[float]] = {}
-        self._clock_of: Dict[int, Tuple[float, float]] = {}
+        self._clock_of: Dict[int, Tuple[float, ...]] = {}
 
     # ---- the thread
 
@@ -207,6 +211,7 @@ class _Lines:
                 rates = {
                     one: 1.0 if len(rates) == 1 else max(rate, earlier.get(one, 0.0)) for one, rate in rates.items()
                 }
+            self._wakes = 2.0 if later > now else 1.0
             self._add(seen, rates, weight, is_late)
             self._set_switch(lateness, rates)
             seen, now = following, later
@@ -292,8 +297,10 @@ class _Lines:
         return getattr(thread, "native_id", None) or 0
 
     def _add(self, seen: "List[Tuple[int, int, str]]", rates: "Dict[int, float]", weight: float, is_late: bool) -> None:
+        now = time.monotonic()
         if len(self._rates) > 1000:
             self._rates.clear()
+        del self._pending[:-_MAX_WAITING]
         for one in seen:
             ident, node, word = one
             if ident in rates:
@@ -307,14 +314,16 @@ class _Lines:
             key = (self._thread(ident), node, "" if working > 0.5 else word)
             sums = self._sums.get(key)
             if sums is None:
-                sums = self._sums[key] = [0.0] * 6
+                sums = self._sums[key] = [0.0] * 7
             sums[0] += weight * working
+            sums[6] += self._wakes * working
             sums[2 if is_late else 1] += weight * (1.0 - working)
-            self._pending[key] = self._pending.get(key, 0.0) + weight
+            self._pending.append((now, key, weight))
             if ident == self._main:
                 self._add_memory(sums)
         for thread in self._new_natives:
-            self._clock_of[thread] = self._run_time(self._natives[thread])
+            native = self._natives[thread]
+            self._clock_of[thread] = (*self._run_time(native), *_switches(native))
         self._new_natives.clear()
         self._add_gpus()
 
@@ -358,28 +367,40 @@ class _Lines:
         self._memory = pages
 
     def _add_gpus(self) -> None:
-        """Give the samples since the last reading of the GPUs their utilization."""
+        """Give each sample the utilization of the GPUs in whose time it falls, once that is known."""
         now = time.monotonic()
         if now < self._gpu_read:
             return
         self._gpu_read = now + 0.5
-        data = _content("%s/%s" % (self._folder, GPUS))
-        if not data:
+        if not self._gpu_file:
+            boot = _content("/proc/sys/kernel/random/boot_id")[:8].decode("ascii", "replace")
+            self._gpu_file = "%s/gpus%s" % (self._folder, boot and "-" + boot)
+        words = _content(self._gpu_file).split()
+        if not words:
             self._gpu_read = now + 5.0
-            self._pending.clear()
+            self._pending = []
             return
-        stamp, percent = (float(one) for one in data.split()[:2])
-        if stamp <= self._gpu_time:
-            if now - stamp > 5.0:
-                self._pending.clear()
-            return
-        self._gpu_time = stamp
-        if percent >= 0:
-            for key, weight in self._pending.items():
-                sums = self._sums.setdefault(key, [0.0] * 6)
-                sums[4] += weight
-                sums[5] += weight * percent
-        self._pending.clear()
+        stamp, pending = float(words[0]), self._pending
+        if stamp > self._gpu_time:
+            self._pending = [one for one in pending if one[0] > stamp]
+            percent = self._percent(words[1:])
+            if self._gpu_time and stamp - self._gpu_time < _MAX_GPU_AGE_S and percent is not None:
+                for at, key, weight in pending:
+                    if self._gpu_time < at <= stamp:
+                        sums = self._sums.setdefault(key, [0.0] * 7)
+                        sums[4] += weight
+                        sums[5] += weight * percent
+            self._gpu_time = stamp
+        elif now - stamp > _MAX_GPU_AGE_S:
+            self._pending = []
+
+    def _percent(self, words: "List[bytes]") -> "Optional[float]":
+        """Return the utilization of the GPU of this rank, else the mean of all."""
+        local = next((os.environ[name] for name in _LOCAL_RANKS if os.environ.get(name, "").isdigit()), "")
+        if local and len(words) > int(local) and len(words) > 1:
+            words = [words[int(local)]]
+        known = [float(word) for word in words if word != b"-"]
+        return sum(known) / len(known) if known else None
 
     # ---- the file
 
@@ -424,19 +445,19 @@ class _Lines:
             waiting = timely + late
             used_late = 0.0 if timely > 0.25 * waiting else 1.0
             whole = working + waiting
-            ran, ready = 0.0, whole
-            native = self._natives.get(thread, 0)
+            ran, worked, native = 0.0, working, self._natives.get(thread, 0)
             if native and thread in self._clock_of:
-                last, self._clock_of[thread] = self._clock_of[thread], self._run_time(native)
-                if self._clock_of[thread][0]:
-                    ran, ready = (min(whole, now - then) for now, then in zip(self._clock_of[thread], last))
-            # A thread that is ready to run may be so at the end of a wait, or in the middle of its work.
-            worked = min(max(working, ran), ready) if working and waiting else working
+                last, self._clock_of[thread] = self._clock_of[thread], (*self._run_time(native), *_switches(native))
+                ran, ready, all_waits, breaks = (now - then for now, then in zip(self._clock_of[thread], last))
+                if ran > 0.0 and working and waiting:
+                    # It waits for a processor after a wait, or in the middle of its work: also where it gave way to us.
+                    waits = max(0.0, all_waits - sum(values[6] for values in own.values()))
+                    worked = min(whole, ran + (ready - ran) * (1.0 - waits / max(1.0, all_waits + breaks)))
             waited = timely + late * used_late
             for key, values in own.items():
                 work = worked * values[0] / working if working else 0.0
                 wait = (whole - worked) * (values[1] + values[2] * used_late) / waited if waited else 0.0
-                found[key] = [work + wait, work * min(1.0, ran / worked) if ran and worked else work, *values[3:]]
+                found[key] = [work + wait, work * min(1.0, ran / worked) if ran and worked else work, *values[3:6]]
         return found
 
     def _open(self) -> bool:
@@ -542,14 +563,22 @@ def _row(key: "Key", values: "List[float]", text_of: "Callable[[Any], str]") -> 
     return row + (",%.0f,%.1f]" % (gpu * 1e3, percent / gpu) if gpu else "]")
 
 
-def _content(path: str) -> bytes:
+def _switches(native: int) -> "Tuple[float, float]":
+    """Return how often a thread has begun to wait, and how often it lost its processor."""
+    words = _content("/proc/self/task/%d/status" % native, 4096).split()
+    if len(words) < 4 or not words[-3].isdigit() or not words[-1].isdigit():
+        return 0.0, 0.0
+    return float(words[-3]), float(words[-1])
+
+
+def _content(path: str, size: int = 256) -> bytes:
     """Return a small file; empty if there is none."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return b""
     try:
-        return os.read(handle, 256)
+        return os.read(handle, size)
     except OSError:
         return b""
     finally:

@@ -22,6 +22,7 @@ from .gpu_figures import GpuFigures
 from .gpu_incidents import GpuIncidents
 from .gpu_readings import GpuReadings
 from .gpu_slow import SlowMetrics, SlowReader
+from .line_gpus import LineGpus
 from .reduce import highest
 from .summary import Summary
 from .telemetry_files import Minutes, TelemetryFile, shortened
@@ -177,6 +178,7 @@ class Sampler:
         self._closed_minutes = 0
         self.incidents = GpuIncidents(folder, self.readings, self.node)
         self.torch = TorchMemory(folder, self.readings.gpus)
+        self.line_gpus = LineGpus(folder) if root is not None and self.readings.gpus else None
         self.usage_check = self._usage_check(folder, uuids if root is not None else None, share, note)
         self.sharing = gpu_processes.SharingDetector(self.readings.gpus) if self.usage_check is not None else None
         columns = self.file.header["gpu_columns"]
@@ -236,6 +238,8 @@ class Sampler:
         values = shortened(self.names, self.usage.read())
         self.incidents.before_reading()
         gpus = self.readings.read()
+        if self.line_gpus is not None:
+            self.line_gpus.write(protocol.mono(), gpus[UTIL::WIDTH])
         figures = self.figures.read()
         members = self.usage.rows
         if self.readings.gpus:
