@@ -1,6 +1,6 @@
 """What it costs that a run's lines are sampled: wall and processor time of jobs with and without, in turn.
 
-``python -m benchmarks.lines [ROUNDS] [NAME...]``. With py-spy and Scalene on the path (``PYTHONPATH``, ``PATH``), they are
+``python -m benchmarks.lines [ROUNDS] [NAME...]``. Where py-spy and Scalene are installed, they are
 compared at 40 samples a second.
 """
 

@@ -1,0 +1,222 @@
+"""The thread in a job's Python that samples the stacks of the others.
+
+What makes the shares true:
+
+* The moments of the samples are random and do not depend on what the script does. A sample that comes late, because
+  a native function kept the interpreter's lock, counts for all moments that have passed.
+* While one thread runs, it gives the lock to this one after 0.2 ms in place of 5 ms: else the end of a short burst of
+  Python would count for what follows it.
+* Each thread's processor clock is read again a millisecond after the sample: so working differs from waiting. How
+  long a thread worked in all comes from the system.
+
+This file must load no module that a script might then find loaded (so not ``__future__``).
+"""
+
+import _thread
+import os
+import sys
+import time
+
+TYPE_CHECKING = False  # do not import the module typing into the user's program
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Tuple
+
+    Seen = Tuple[int, int, str]
+
+#: Seconds since the start -> mean seconds between two samples.
+_PERIODS = ((60.0, 0.025), (600.0, 0.05), (3600.0, 0.1), (float("inf"), 0.2))
+#: Seconds after a sample in which the processor clocks of the threads are compared, and the threads for which they are.
+_CLOCK_S, _MAX_CLOCKS = 0.001, 64
+#: Seconds from which a sample is late, and from which a native function must have delayed it.
+_LATE_S, _LONG_S = 0.003, 0.03
+#: Largest part of one processor's time that this thread takes.
+_MAX_PRICE = 0.007
+#: Seconds after which a thread that runs gives the interpreter's lock to another one: Python's own; where native
+#: functions keep it for long, because then this thread asks for it that often; and while one thread runs alone.
+_SWITCHES_S = (0.005, 0.001, 0.0002)
+#: Seconds for which a sample may count: a process that was stopped.
+_MAX_WEIGHT_S = 10.0
+#: Samples at a place that use the rate of the first.
+_RATE_USES = 3
+
+
+class Sampler:
+    """Samples this process.
+
+    Parameters
+    ----------
+    folder
+        Folder for its file.
+    load
+        Returns the names of a module beside this file.
+    main
+        Identifier of the main thread.
+    """
+
+    def __init__(self, folder: str, load: "Callable[[str], Dict[str, Any]]", main: int) -> None:
+        figures, stacks = load("amltrain_thread_figures"), load("amltrain_stacks")
+        text_of = stacks["text_of"]
+        self._stacks = stacks["Stacks"](os.path.dirname(os.path.dirname(__file__)))
+        gpus = load("amltrain_gpu_use")["GpuUse"](folder, figures["content"])
+        self._sums = load("amltrain_line_sums")["LineSums"](main, gpus, figures, text_of)
+        self._file = load("amltrain_line_file")["LineFile"](folder, text_of)
+        self._run_time = figures["run_time"]
+        self._started = time.monotonic()
+        self._random = time.time_ns() & 0xFFFFFFFF
+        self._idents = [main]
+        self._slower = 1.0
+        self._shared_until = self._native_until = self._waited = 0.0
+        self._rates: Dict[Seen, List[float]] = {}
+
+    def flush(self) -> None:
+        """Write the current window."""
+        if not self._sums.has_lines:  # a Python that runs no file of the user's
+            self._sums.take()
+            self._file.skip()
+            return
+        new = [*self._stacks.new, *self._sums.new]
+        self._stacks.new, self._sums.new = [], []
+        self._file.write(self._sums.take(), new)
+
+    def run(self, stop: "Any") -> bool:
+        """Sample until the lock `stop` can be had; return false if no file can be written."""
+        try:
+            return self._sample(stop)
+        finally:
+            if _is_known(sys.getswitchinterval()):
+                sys.setswitchinterval(_SWITCHES_S[0])
+
+    def _sample(self, stop: "Any") -> bool:
+        own = _thread.get_ident()
+        due = now = last_time = time.monotonic()
+        price = time.thread_time()
+        gap = self._gap(now)
+        seen: Any = None
+        last: Dict[int, float] = {}
+        last_rates: Dict[int, float] = {}
+        while not self._file.is_off:
+            if seen is None:
+                if stop.acquire(True, max(0.0, due + gap - now)):
+                    return True
+                seen = self._look(own)
+                now = time.monotonic()
+            weight, lateness = 0.0, now - due - gap
+            while due + gap <= now:
+                due += gap
+                weight += gap
+                gap = self._gap(now)
+                if weight > _MAX_WEIGHT_S:
+                    weight, due = weight + now - due, now
+            following, later = None, now
+            earlier: Dict[int, float] = {}
+            rates = self._known_rates(seen) if lateness < _LATE_S else {}
+            if not rates:
+                before = self._clocks()
+                if stop.acquire(True, _CLOCK_S):
+                    return True
+                after, later = self._clocks(), time.monotonic()
+                # At once, if a native function has kept the lock: what follows gives the lock away.
+                following = self._look(own) if due + gap <= later else None
+                rates = _rates_of(before, after, later - now)
+                earlier = last_rates if now == last_time else _rates_of(last, before, now - last_time)
+                last, last_time, last_rates = after, later, rates
+                self._keep_rates(seen, rates)
+            is_late = lateness > _LATE_S and self._waited_for_processor(lateness)
+            if lateness > _LATE_S and not is_late:
+                # A native function has kept the lock: it has worked, whatever its thread does now.
+                least = dict.fromkeys(rates, 1.0) if len(rates) == 1 else earlier
+                rates = {one: max(rate, least.get(one, 0.0)) for one, rate in rates.items()}
+            self._sums.add(seen, rates, weight, is_late, 2.0 if later > now else 1.0)
+            self._set_switch(lateness, rates)
+            seen, now = following, later
+            length = self._file.window_s(now)
+            if length:
+                new_price = time.thread_time()
+                self._limit((new_price - price) / length)
+                price = new_price
+                self.flush()
+                self._waited_for_processor(0.0)
+            if seen is None:
+                now = time.monotonic()
+        return False
+
+    def _waited_for_processor(self, lateness: float) -> bool:
+        """Whether this thread was late because other programs used all processors."""
+        ran, ready = self._run_time(_thread.get_native_id())
+        before, self._waited = self._waited, ready - ran
+        return self._waited - before > 0.4 * lateness
+
+    def _gap(self, now: float) -> float:
+        """Return the seconds to the next sample: random, so that no period of the script is in step with it."""
+        self._random = (self._random * 1664525 + 1013904223) & 0xFFFFFFFF
+        mean = next(value for limit, value in _PERIODS if now - self._started < limit)
+        return max(2 * _CLOCK_S, mean * self._slower) * (0.5 + self._random / 0xFFFFFFFF)
+
+    def _set_switch(self, lateness: float, rates: "Dict[int, float]") -> None:
+        """Let a thread that runs alone give way soon; later where a native function keeps the lock for long."""
+        now = time.monotonic()
+        if lateness > _LONG_S:
+            self._native_until = now + 1.0
+        if sum(rate > 0.3 for rate in rates.values()) > 1:
+            self._shared_until = now + 1.0
+        wanted = _SWITCHES_S[0 if now < self._shared_until else 1 if now < self._native_until else 2]
+        interval = sys.getswitchinterval()
+        if abs(interval - wanted) > 1e-6 and _is_known(interval):  # another one is the script's own
+            sys.setswitchinterval(wanted)
+
+    def _limit(self, price: float) -> None:
+        """Sample less often where a sample is expensive, as with deep stacks."""
+        self._slower = min(10.0, max(1.0, self._slower * min(2.0, price / _MAX_PRICE)))
+
+    def _look(self, own: int) -> "List[Seen]":
+        """Return thread, node and word of each stack."""
+        read = self._stacks.read
+        frames = sys._current_frames()
+        frames.pop(own, None)
+        seen = [(ident, *read(frame)) for ident, frame in frames.items()]
+        frames.clear()  # before anything that may wait: nobody's variables live longer
+        self._idents = [ident for ident, _, _ in seen]
+        return seen
+
+    def _clocks(self) -> "Dict[int, float]":
+        """Return the processor time of the threads of the last sample, as far as it is known."""
+        found: Dict[int, float] = {}
+        for ident in self._idents[:_MAX_CLOCKS]:
+            number = self._sums.native(ident)
+            if number:
+                try:  # the clock of a thread by its number, as the C library makes it; of an ended one an error
+                    found[ident] = time.clock_gettime((~number << 3) | 6)
+                except (OSError, AttributeError, OverflowError):
+                    pass
+        return found
+
+    def _known_rates(self, seen: "List[Seen]") -> "Dict[int, float]":
+        """Return the parts of a processor that the threads used when they were last seen where they are now.
+
+        Empty if that is not known of each, and for every fourth time.
+        """
+        found: Dict[int, float] = {}
+        for one in seen:
+            known = self._rates.get(one)
+            if known is None or known[1] <= 0:
+                return {}
+            found[one[0]] = known[0]
+        for one in seen:
+            self._rates[one][1] -= 1
+        return found
+
+    def _keep_rates(self, seen: "List[Seen]", rates: "Dict[int, float]") -> None:
+        if len(self._rates) > 1000:
+            self._rates.clear()
+        for one in seen:
+            if one[0] in rates:
+                self._rates[one] = [rates[one[0]], _RATE_USES]
+
+
+def _rates_of(before: "Dict[int, float]", after: "Dict[int, float]", seconds: float) -> "Dict[int, float]":
+    """Return the part of a processor that each thread has used."""
+    return {one: (after[one] - before[one]) / max(seconds, 1e-6) for one in before if one in after}
+
+
+def _is_known(interval: float) -> bool:
+    return any(abs(interval - one) < 1e-6 for one in _SWITCHES_S)
