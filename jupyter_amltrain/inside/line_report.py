@@ -188,7 +188,8 @@ def report_of(
             part = _part(window, zero + start, None if end is None else zero + end)
             if part:
                 times[process.name] = times.get(process.name, 0.0) + (window.end - window.start) * part
-                first, last = min(first, window.start - zero), max(last, window.end - zero)
+                first = min(first, max(start, window.start - zero))
+                last = max(last, min(window.end - zero, window.end - zero if end is None else end))
                 for sample in window.samples:
                     _add(sums, process, keys, sample, part)
     lines = [_use_of(key, one, times.get(key.process, 0.0), texts) for key, one in sums.items()]

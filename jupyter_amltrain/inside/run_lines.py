@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+
 from jupyter_amltrain.backends.base import Backend
+from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.inside.line_files import ProcessLines, read_lines
-from jupyter_amltrain.inside.line_report import LineReader, source_path
+from jupyter_amltrain.inside.line_report import LineReader, report_of, source_path
+from jupyter_amltrain.inside.line_table import MIN_SECONDS, sentence
 from jupyter_amltrain.schema.run import Run
+
+log = logging.getLogger(__name__)
 
 #: Files whose text is read, those that took most of the time, and the size of each.
 _MAX_SOURCES, _MAX_SOURCE_BYTES = 10, 1 << 20
@@ -29,6 +35,19 @@ async def read_run_lines(backend: Backend, run: Run) -> tuple[list[ProcessLines]
         if data:
             sources[path] = data.decode("utf-8", "replace").splitlines()
     return processes, LineReader(run.spec, sources)
+
+
+async def line_note(backend: Backend, run: Run) -> str:
+    """Return the sentence about the line that the time of an ended run went into; empty if there is none."""
+    seconds = sum(phase.seconds or 0.0 for phase in run.status.phases if phase.name == "running")
+    if seconds < MIN_SECONDS or run.spec.no_lines or backend.files.lists_by_service:
+        return ""
+    try:
+        processes, reader = await read_run_lines(backend, run)
+        return sentence(report_of(processes, reader))
+    except (AmlTrainError, OSError) as error:  # the rest of the run is still shown
+        log.info("lines of %s: %s", run.handle, error)
+        return ""
 
 
 def _longest(processes: list[ProcessLines]) -> list[str]:

@@ -14,6 +14,7 @@ from jupyter_amltrain.agent import testing
 from jupyter_amltrain.backends.base import Backend
 from jupyter_amltrain.backends.streams import Chunk
 from jupyter_amltrain.errors import AmlTrainError, ResultMissing
+from jupyter_amltrain.inside.run_lines import line_note
 from jupyter_amltrain.jobs import left_out
 from jupyter_amltrain.jobs.launch import FINAL_EXIT_CODE
 from jupyter_amltrain.kernel.failures import read_failure
@@ -52,7 +53,11 @@ async def outcome_fields(backend: Backend, entry: Entry, status: RunStatus) -> d
     run = entry.run
     if not status.state.terminal or run.damaged:
         return {}
-    fields: dict[str, Any] = {} if run.models is not None else {"models": await _models(backend, run)}
+    fields: dict[str, Any] = {}
+    if run.models is None:
+        note = await line_note(backend, msgspec.structs.replace(run, status=status))
+        notes = {"notes": (*run.notes, note)} if note and note not in run.notes else {}
+        fields = {"models": await _models(backend, run), **notes}
     if status.state is not RunState.COMPLETED:
         ended = msgspec.structs.replace(run, status=status)
         if entry.frames is None:

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 _PERIODS = ((60.0, 0.025), (600.0, 0.05), (3600.0, 0.1), (float("inf"), 0.2))
 #: Seconds after a sample in which the processor clocks of the threads are compared, and the threads for which they are.
 _CLOCK_S, _MAX_CLOCKS = 0.001, 64
-#: Seconds from which a sample is late, and from which a native function must have delayed it.
-_LATE_S, _LONG_S = 0.003, 0.03
+#: Seconds from which a sample is late, from which native functions are taken to be long, and from which nothing else
+#: can have delayed it.
+_LATE_S, _LONG_S, _NATIVE_S = 0.003, 0.03, 0.1
 #: Largest part of one processor's time that this thread takes.
 _MAX_PRICE = 0.007
 #: Seconds after which a thread that runs gives the interpreter's lock to another one: Python's own; where native
@@ -36,8 +37,8 @@ _MAX_PRICE = 0.007
 _SWITCHES_S = (0.005, 0.001, 0.0002)
 #: Seconds for which a sample may count: a process that was stopped.
 _MAX_WEIGHT_S = 10.0
-#: Samples at a place that use the rate of the first.
-_RATE_USES = 3
+#: Samples at a place that use the rate of the ones before, and number of those whose mean it is.
+_RATE_USES, _RATE_MEASURES = 3, 8.0
 
 
 class Sampler:
@@ -120,8 +121,8 @@ class Sampler:
                 rates = _rates_of(before, after, later - now)
                 earlier = last_rates if now == last_time else _rates_of(last, before, now - last_time)
                 last, last_time, last_rates = after, later, rates
-                self._keep_rates(seen, rates)
-            is_late = lateness > _LATE_S and self._waited_for_processor(lateness)
+                rates = self._smoothed(seen, rates)
+            is_late = _LATE_S < lateness < _NATIVE_S and self._waited_for_processor(lateness)
             if lateness > _LATE_S and not is_late:
                 # A native function has kept the lock: it has worked, whatever its thread does now.
                 least = dict.fromkeys(rates, 1.0) if len(rates) == 1 else earlier
@@ -205,12 +206,18 @@ class Sampler:
             self._rates[one][1] -= 1
         return found
 
-    def _keep_rates(self, seen: "List[Seen]", rates: "Dict[int, float]") -> None:
+    def _smoothed(self, seen: "List[Seen]", rates: "Dict[int, float]") -> "Dict[int, float]":
+        """Return the mean rates at the places where the threads are: a millisecond may fall between two lines."""
         if len(self._rates) > 1000:
             self._rates.clear()
+        found: Dict[int, float] = {}
         for one in seen:
             if one[0] in rates:
-                self._rates[one] = [rates[one[0]], _RATE_USES]
+                known = self._rates.get(one) or [0.0, 0.0, 0.0]
+                count = min(known[2] + 1.0, _RATE_MEASURES)
+                found[one[0]] = known[0] + (rates[one[0]] - known[0]) / count
+                self._rates[one] = [found[one[0]], _RATE_USES, count]
+        return found
 
 
 def _rates_of(before: "Dict[int, float]", after: "Dict[int, float]", seconds: float) -> "Dict[int, float]":

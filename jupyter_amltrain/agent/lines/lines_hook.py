@@ -46,7 +46,7 @@ def start(folder: str, load: "Callable[[str], Dict[str, Any]]") -> None:
 def _is_main_interpreter() -> bool:
     if sys.version_info >= (3, 12):
         return bool(_thread._is_main_interpreter())  # type: ignore[attr-defined]
-    import _signal
+    import _signal  # type: ignore[import-not-found]
 
     try:
         _signal.signal(_signal.SIGUSR2, _signal.getsignal(_signal.SIGUSR2))
