@@ -81,8 +81,8 @@ class LineSums:
             if not node and ident != self._main:
                 continue
             self.has_lines = self.has_lines or node > 0
-            working = min(1.0, max(0.0, 2.0 * rates.get(ident, 0.0)))
-            key = (self._thread(ident), node, "" if working > 0.5 else word)
+            working = min(1.0, max(0.0, rates.get(ident, 0.0)))
+            key = (self._thread(ident), node, "" if working > 0.3 else word)
             sums = self._sums.get(key)
             if sums is None:
                 sums = self._sums[key] = [0.0] * 7
