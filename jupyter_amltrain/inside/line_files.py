@@ -17,7 +17,7 @@ _MAX_NODES, _MAX_THREADS, _MAX_ROWS = 10_000, 200, 500
 _NAME = re.compile(r"\d{1,6}-\d{1,10}\.jsonl")
 
 
-class Node(NamedTuple):
+class StackNode(NamedTuple):
     """A line in the tree of stacks.
 
     Attributes
@@ -86,7 +86,7 @@ class ProcessLines:
 
     def __init__(self, rank: int, pid: int, started: float, name: str, main: str) -> None:
         self.rank, self.pid, self.started, self.name, self.main = rank, pid, started, name, main
-        self.nodes: dict[int, Node] = {}
+        self.nodes: dict[int, StackNode] = {}
         self.threads: dict[int, str] = {0: ""}
         self.windows: list[Window] = []
         self._files: dict[int, str] = {}
@@ -99,7 +99,7 @@ class ProcessLines:
         elif kind == "n" and len(self.nodes) < _MAX_NODES:
             number, parent = int(row[1]), int(row[2])
             if parent == 0 or parent in self.nodes:  # so there is no circle
-                self.nodes.setdefault(number, Node(parent, self._files[int(row[3])], int(row[4]), str(row[5])))
+                self.nodes.setdefault(number, StackNode(parent, self._files[int(row[3])], int(row[4]), str(row[5])))
         elif kind == "t" and len(self.threads) < _MAX_THREADS:
             self.threads[int(row[1])] = str(row[2])
         elif kind == "w":

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from jupyter_amltrain.inside.line_files import Node, ProcessLines, Sample, Window
+from jupyter_amltrain.inside.line_files import StackNode, ProcessLines, Sample, Window
 from jupyter_amltrain.schema.job import JobSpec
 
 #: What a line waits in, where no library does it, by its text.
@@ -198,7 +198,7 @@ def report_of(
     return LineReport(tuple(lines), times.get("", 0.0), ranks, 0.0 if first > last else first, last)
 
 
-def _key_of(node: Node, process: ProcessLines, reader: LineReader, texts: dict[_Key, tuple[str, str]]) -> _Key:
+def _key_of(node: StackNode, process: ProcessLines, reader: LineReader, texts: dict[_Key, tuple[str, str]]) -> _Key:
     key = _Key(process.name, "", reader.file(node.file), reader.line(node.file, node.line))
     texts.setdefault(key, (node.function, reader.text(node.file, node.line)))
     return key

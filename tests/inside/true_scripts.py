@@ -51,7 +51,7 @@ while now() < end:
     t = now(); _time.sleep(0.05); add("sleep", t)
 """,
     "a_second_in_one_call": """
-big = 3 ** 200000
+_time.sleep(0.3)  # the thread begins after some milliseconds, but not while a native function keeps the lock
 for _ in range(6):
     t = now(); sum(range(30000000)); add("call", t)
     t = now(); _time.sleep(0.5); add("sleep", t)

@@ -41,7 +41,7 @@ _MAX_WEIGHT_S = 10.0
 _RATE_USES, _RATE_MEASURES = 3, 8.0
 
 
-class Sampler:
+class LineSampler:
     """Samples this process.
 
     Parameters
@@ -92,18 +92,18 @@ class Sampler:
         due = now = last_time = time.monotonic()
         price = time.thread_time()
         gap = self._gap(now)
-        asked = now
+        requested = now
         seen: Any = None
         last: Dict[int, float] = {}
         last_rates: Dict[int, float] = {}
         while not self._file.is_off:
             if seen is None:
-                asked = max(due + gap, now)
-                if stop.acquire(True, asked - now):
+                requested = max(due + gap, now)
+                if stop.acquire(True, requested - now):
                     return True
                 seen = self._look(own)
                 now = time.monotonic()
-            weight, lateness = 0.0, now - asked
+            weight, lateness = 0.0, now - requested
             while due + gap <= now:
                 due += gap
                 weight += gap
@@ -120,7 +120,7 @@ class Sampler:
                 after, later = self._clocks(), time.monotonic()
                 # At once, if a native function has kept the lock: what follows gives the lock away.
                 following = self._look(own) if due + gap <= later else None
-                asked = max(due + gap, now + _CLOCK_S)
+                requested = max(due + gap, now + _CLOCK_S)
                 rates = _rates_of(before, after, later - now)
                 earlier = last_rates if now == last_time else _rates_of(last, before, now - last_time)
                 last, last_time, last_rates = after, later, rates

@@ -44,7 +44,7 @@ def start(folder: str, load: "Callable[[str], Dict[str, Any]]") -> None:
 
 
 def _is_main_interpreter() -> bool:
-    if sys.version_info >= (3, 12):
+    if tuple(sys.version_info) >= (3, 12):
         return bool(_thread._is_main_interpreter())  # type: ignore[attr-defined]
     import _signal  # type: ignore[import-not-found]
 
@@ -96,7 +96,7 @@ class _Lines:
             if self._sampler is None:
                 if stop.acquire(True, _FIRST_S):
                     return
-                self._sampler = self._load("amltrain_line_sampler")["Sampler"](self._folder, self._load, self._main)
+                self._sampler = self._load("amltrain_line_sampler")["LineSampler"](self._folder, self._load, self._main)
             self._is_off = not self._sampler.run(stop)
         except Exception:
             self._is_off = True
@@ -116,7 +116,7 @@ class _Lines:
     def before_fork(self) -> None:
         """End the thread where Python warns of a fork of several threads."""
         try:
-            if sys.version_info < (3, 12) or self._stop is None:
+            if tuple(sys.version_info) < (3, 12) or self._stop is None:
                 return
             count = _thread_count()
             self._end(0.1)
@@ -129,7 +129,7 @@ class _Lines:
     def after_fork(self) -> None:
         """Start the thread again. Python 3.13 and newer warn after this: there once the fork has returned."""
         try:
-            if sys.version_info < (3, 13):
+            if tuple(sys.version_info) < (3, 13):
                 self.begin()
             elif self._stop is None and not self._is_off and sys.getprofile() is None:
                 sys.setprofile(self._begin_later)
