@@ -41,7 +41,7 @@ JOBS: Mapping[str, str] = {
     ),
     "files": "import os\nfor i in range(450_000):\n    with open('/dev/null', 'wb') as f: f.write(b'x')",
     "asyncio": (
-        "import asyncio\nasync def f():\n    for _ in range(6_000): await asyncio.sleep(0)\n"
+        "import asyncio\nasync def f():\n    for _ in range(30_000): await asyncio.sleep(0)\n"
         "async def main(): await asyncio.gather(*(f() for _ in range(12)))\nasyncio.run(main())\nasyncio.run(main())"
     ),
     "PyTorch": (

@@ -32,6 +32,8 @@ _CLOCK_S, _MAX_CLOCKS = 0.001, 64
 _LATE_S, _LONG_S, _NATIVE_S = 0.003, 0.03, 0.1
 #: Largest part of one processor's time that this thread takes.
 _MAX_PRICE = 0.007
+#: Then the samples are at most that many times as rare.
+_MAX_SLOWER = 100.0
 #: Seconds after which a thread that runs gives the interpreter's lock to another one: Python's own; where native
 #: functions keep it for long, because then this thread asks for it that often; and while one thread runs alone.
 _SWITCHES_S = (0.005, 0.001, 0.0002)
@@ -169,8 +171,8 @@ class LineSampler:
             sys.setswitchinterval(wanted)
 
     def _limit(self, price: float) -> None:
-        """Sample less often where a sample is expensive, as with deep stacks."""
-        self._slower = min(10.0, max(1.0, self._slower * min(2.0, price / _MAX_PRICE)))
+        """Sample less often where a sample is expensive: deep stacks, a loop that often gives the lock away."""
+        self._slower = min(_MAX_SLOWER, max(1.0, self._slower * min(10.0, max(0.3, price / _MAX_PRICE))))
 
     def _look(self, own: int) -> "List[Seen]":
         """Return thread, node and word of each stack."""
