@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -29,13 +30,17 @@ if TYPE_CHECKING:
     import mlflow.entities
     import pandas
 
+    from jupyter_amltrain.backends.base import Backend
     from jupyter_amltrain.backends.run_files import RunFiles
     from jupyter_amltrain.inside.line_files import ProcessLines
     from jupyter_amltrain.inside.line_report import LineReader, LineReport
+    from jupyter_amltrain.inside.run_questions import RunStack
     from jupyter_amltrain.output.file_list import FileList
     from jupyter_amltrain.output.mime import View
     from jupyter_amltrain.output.run_pictures import PictureFile
     from jupyter_amltrain.schema.record import RunPicture
+
+T = TypeVar("T")
 
 #: Seconds to wait for a target's reply before the target counts as unreachable.
 ANSWER_TIMEOUT_S = 60.0
@@ -338,6 +343,55 @@ class TrackedRun:
 
         processes, reader = self._sampled_lines()
         return report_of(processes, reader, start=start, end=end, rank=rank)
+
+    def stack(self) -> RunStack:
+        """Return in which line each thread of the run is now.
+
+        Raises
+        ------
+        CommandError
+            The run is not running, or its target has no agent of ours.
+        """
+        from jupyter_amltrain.inside.run_questions import read_stack
+
+        return self._asked(read_stack)
+
+    def peek(self, expression: str, *, rank: int = 0) -> str:
+        """Evaluate an expression in the main thread of the run, for a second at most; return its text.
+
+        It sees the names of the main module, and those of the function that runs.
+
+        Raises
+        ------
+        CommandError
+            It raised, or the run did not answer; the message says where it is.
+
+        Examples
+        --------
+        >>> run.peek("scheduler.get_last_lr(), len(buffer)")
+        """
+        from jupyter_amltrain.inside.run_questions import ask
+
+        return self._asked(lambda backend, run: ask(backend, run, "peek", expression, rank))
+
+    def poke(self, statement: str, *, rank: int = 0) -> None:
+        """Execute a statement in the main thread of the run, which keeps it in its file ``pokes.jsonl``.
+
+        Raises
+        ------
+        CommandError
+            As for :meth:`peek`.
+        """
+        from jupyter_amltrain.inside.run_questions import ask
+
+        self._asked(lambda backend, run: ask(backend, run, "poke", statement, rank))
+
+    def _asked(self, question: Callable[[Backend, Run], Awaitable[T]]) -> T:
+        async def get() -> T:
+            run = (await controller().known_run(self.handle)).run
+            return await question(controller().backend(run.target), run)
+
+        return controller().loop.call(get(), ANSWER_TIMEOUT_S)
 
     def speedscope(self) -> dict[str, Any]:
         """Return the sampled stacks as the content of a file for https://www.speedscope.app."""

@@ -11,6 +11,7 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from . import damage, machine
+from .asking import questions
 from .damage import DamagedFolder
 from .data import uploads
 from .distributed import node_connector
@@ -467,6 +468,18 @@ def _data(context: AgentContext, payload: Json) -> Json:
     return uploads.serve(context.home, payload)
 
 
+def _ask(context: AgentContext, payload: Json) -> Json:
+    run = _run_id(payload)
+    state = _state_now(context, run)
+    if state["state"] != RUNNING:
+        raise AgentError("CommandError", "Run %r is not running: %s." % (run, state["state"]))
+    if state.get("node", pid_scope()) != pid_scope():
+        raise AgentError("CommandError", "Run %r runs on another machine of this folder." % run)
+    folder = run_folder(context.home, run)
+    spec = (damage.read_job(context.home, run) or {}).get("spec") or {}
+    return questions.ask(folder, payload, str(spec.get("script_name") or ""))
+
+
 def _nodes(context: AgentContext, payload: Json) -> Json:
     return node_connector.serve(context, payload)
 
@@ -488,4 +501,5 @@ _CALLS: Dict[str, Callable[[AgentContext, Json], Json]] = {
     "nodes": _nodes,
     "project_sockets": _project_sockets,
     "ping": _ping,
+    "ask": _ask,
 }

@@ -89,6 +89,9 @@ FAILURE, FAILURE_OF_RANK, FAILURE_VARIABLE = "failure", "failure/rank-%d.json", 
 #: variable of a job with its path; 0: nothing is sampled.
 LINES, LINES_FOLDER = "lines", "AMLTRAIN_LINES"
 
+#: Questions that the processes of a run answer, and the statements that were run in there, one JSON object a line.
+ASKS, POKES = "asks", "pokes.jsonl"
+
 RUNS, STAGING, MONITORS = "runs", "staging", "monitors"
 
 #: Folders of a run into which its processes write.

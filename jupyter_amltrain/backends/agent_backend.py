@@ -18,7 +18,7 @@ from jupyter_amltrain.agent.protocol import PICTURES, valid_run_id
 from jupyter_amltrain.backends.agent_environments import AgentEnvironments
 from jupyter_amltrain.backends.agent_files import AgentFiles
 from jupyter_amltrain.backends.base import Backend, LaunchPlan
-from jupyter_amltrain.backends.capabilities import TargetMonitors, TargetSettings
+from jupyter_amltrain.backends.capabilities import RunQuestions, TargetMonitors, TargetSettings
 from jupyter_amltrain.backends.local_limits import check_machine
 from jupyter_amltrain.backends.past_runs import Key, PastRun, PastRunIndex, listed_fields_of, tracking_of
 from jupyter_amltrain.backends.run_files import damaged_run, file_of, run_of, status_of
@@ -71,6 +71,17 @@ class AgentMonitors(TargetMonitors):
         await self._transport.call("monitor", {"id": monitor_id, "stop": True})
 
 
+class AgentQuestions(RunQuestions):
+    """Questions to the runs of an agent."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def ask(self, run_id: str, question: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See :meth:`RunQuestions.ask`."""
+        return await self._transport.call("ask", {**question, "run": run_id})
+
+
 class AgentBackend(Backend):
     """Runs jobs as processes of the agent, on the machine that `transport` reaches.
 
@@ -100,6 +111,7 @@ class AgentBackend(Backend):
             self._machine = msgspec.structs.replace(self._machine, python=python)
         self.environments: AgentEnvironments = AgentEnvironments(transport, target.name, lambda: self._machine)
         self.monitors: AgentMonitors = AgentMonitors(transport)
+        self.questions: AgentQuestions = AgentQuestions(transport)
         self.settings = TargetSettings(target.name, share_gpus=self._share_gpus)
         self._modules: dict[str, set[str]] = {}  #: by interpreter, modules that it is known to have
         self._versions: dict[str, dict[str, str]] = {}  #: by interpreter, versions of its packages by their modules

@@ -8,7 +8,13 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from jupyter_amltrain.backends.capabilities import ChildReader, NativeSweeps, TargetMonitors, TargetSettings
+from jupyter_amltrain.backends.capabilities import (
+    ChildReader,
+    NativeSweeps,
+    RunQuestions,
+    TargetMonitors,
+    TargetSettings,
+)
 from jupyter_amltrain.backends.environments import BuiltEnvironments, NamedEnvironments
 from jupyter_amltrain.backends.honored import check_honored
 from jupyter_amltrain.backends.past_runs import PastRun
@@ -68,6 +74,8 @@ class Backend(abc.ABC):
     environments: BuiltEnvironments | NamedEnvironments | None = None
     #: Samples of the target without a run; ``None`` for a target that has none.
     monitors: TargetMonitors | None = None
+    #: Questions to runs; ``None`` for a target whose runs cannot be asked.
+    questions: RunQuestions | None = None
     #: Sweeps whose trials the target chooses and runs itself; ``None`` for a target that runs single jobs.
     sweeps: NativeSweeps | None = None
     #: Number of machines that run jobs independently of each other, each watched by itself, and which runs they have.

@@ -89,6 +89,20 @@ class TargetMonitors(abc.ABC):
         return ""
 
 
+class RunQuestions(abc.ABC):
+    """Questions that the processes of a run answer while it runs."""
+
+    @abc.abstractmethod
+    async def ask(self, run_id: str, question: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the answers of a run, as :func:`jupyter_amltrain.agent.asking.questions.ask` does.
+
+        Raises
+        ------
+        CommandError
+            The run is not running, or answers no questions.
+        """
+
+
 class ChildReader:
     """Steps and trials of the runs of a target, which a file in the folder of their run lists."""
 

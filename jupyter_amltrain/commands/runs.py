@@ -20,6 +20,7 @@ from jupyter_amltrain.commands.resubmit import RESUBMIT
 from jupyter_amltrain.commands.run_compare import COMPARE
 from jupyter_amltrain.commands.run_lines import LINES
 from jupyter_amltrain.commands.run_log import LOGS, continue_hint
+from jupyter_amltrain.commands.run_questions import QUESTIONS
 from jupyter_amltrain.commands.send import SEND
 from jupyter_amltrain.errors import CommandError, RunError, UnrecordedRun
 from jupyter_amltrain.jobs import flag_types
@@ -237,6 +238,7 @@ COMMANDS = (
     ),
     LOGS,
     LINES,
+    *QUESTIONS,
     Command(
         verb="attach",
         summary="Show a run here again and return it.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from jupyter_amltrain.backends.base import Backend
 from jupyter_amltrain.errors import AmlTrainError
@@ -25,8 +26,13 @@ async def read_run_lines(backend: Backend, run: Run) -> tuple[list[ProcessLines]
     if run.status.attempts:
         started = max((phase.start for phase in run.status.phases if phase.name == "running"), default=0.0)
         processes = [one for one in processes if one.started >= started - 1.0]
+    return processes, await line_reader(backend, run, _longest(processes))
+
+
+async def line_reader(backend: Backend, run: Run, paths: Sequence[str]) -> LineReader:
+    """Return what names lines of these files, most important first; with their text as far as the run has it."""
     sources = {}
-    for path in _longest(processes)[:_MAX_SOURCES]:
+    for path in paths[:_MAX_SOURCES]:
         if not run.spec.script and path.endswith(f"/{run.spec.script_name}"):
             name = run.spec.script_name
         else:
@@ -34,7 +40,7 @@ async def read_run_lines(backend: Backend, run: Run) -> tuple[list[ProcessLines]
         data = await backend.files.read(run.run_id, f"source/{name}", _MAX_SOURCE_BYTES) if name else b""
         if data:
             sources[path] = data.decode("utf-8", "replace").splitlines()
-    return processes, LineReader(run.spec, sources)
+    return LineReader(run.spec, sources)
 
 
 async def line_note(backend: Backend, run: Run) -> str:

@@ -222,6 +222,10 @@ FLAGS = (
         help="do not sample in which lines the time of the run goes",
     ),
     JobFlag(
+        flag="--sealed", field="sealed", switch=True, yaml=None,
+        help="let nobody evaluate or run something in the job (runs stack, peek, poke)",
+    ),
+    JobFlag(
         flag="--timeout", field="timeout", metavar="TIME", type=flag_types.duration, yaml="limits.timeout",
         help="stop the run after this time: 90 (seconds), 30s, 15m, 2h, 1d", keyword_help="seconds of run time",
         samples=("30m", "2h", "1d"),

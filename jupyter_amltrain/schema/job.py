@@ -286,6 +286,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         Whether MLflow logs for the libraries that it knows, without a call in the script.
     no_lines
         Whether the job's Python is not sampled, so that no record says in which lines its time went.
+    sealed
+        Whether nobody may ask the run where it is, or evaluate something in there.
     python
         Interpreter on the target; empty for the target's default.
     cell
@@ -374,6 +376,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     metric_lines: tuple[str, ...] = ()
     autolog: bool = False
     no_lines: bool = False
+    sealed: bool = False
     python: str = ""
     cell: str = ""
     line_offset: int = 0

@@ -46,6 +46,7 @@ _FILES = {
     "amltrain_thread_figures.py": "lines/thread_figures.py",
     "amltrain_gpu_use.py": "lines/gpu_use.py",
     "amltrain_stacks.py": "lines/stacks.py",
+    "amltrain_asked.py": "asking/asked_hook.py",
     import_hook.AFTER["torch"] + ".py": "telemetry/torch_hook.py",
     import_hook.AFTER["matplotlib"] + ".py": "pictures/matplotlib_hook.py",
     import_hook.AFTER["tqdm.notebook"] + ".py": "supervise/tqdm_hook.py",

@@ -13,7 +13,18 @@ from ..distributed import launchers
 from ..environments.build import INTERPRETER_VARIABLES
 from ..kept_values import SECRETS
 from ..process_setup import log_line
-from ..protocol import ARTIFACTS, CHECKPOINTS, CHECKPOINTS_VARIABLE, KEPT_LINKS, LOG, MARK, METRICS, OUTPUTS, SOURCE
+from ..protocol import (
+    ARTIFACTS,
+    ASKS,
+    CHECKPOINTS,
+    CHECKPOINTS_VARIABLE,
+    KEPT_LINKS,
+    LOG,
+    MARK,
+    METRICS,
+    OUTPUTS,
+    SOURCE,
+)
 from ..queue import visible_gpus
 from . import code_place, job_hooks
 from . import container as containers
@@ -163,6 +174,8 @@ def start(
     if code.note and code.note not in task.state.get("notes", ()):
         task.state["notes"] = [*task.state.get("notes", ()), code.note]
     _create_outputs(task, env)
+    if not (task.job.get("spec") or {}).get("sealed"):
+        os.makedirs(os.path.join(task.folder, ASKS), mode=0o700, exist_ok=True)
     _link_kept_folders(task)
     argv, cwd, output = code.argv, task.job["cwd"], LOG
     if task.job.get("ranks"):
