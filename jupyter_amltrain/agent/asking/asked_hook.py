@@ -8,6 +8,7 @@ interrupts neither a system call nor a native function; when its time is over be
 The folder belongs to the user of the run, so who can ask can also cancel.
 """
 
+import _thread
 import os
 import sys
 import time
@@ -15,14 +16,14 @@ import time
 TYPE_CHECKING = False  # do not import the module typing into the user's program
 if TYPE_CHECKING:
     from types import FrameType
-    from typing import Any, Callable, Dict, List, Optional
+    from typing import Any, Callable, Dict, List, Optional, Tuple
 
 #: End of the name of a question; its answers end with ``.<pid>.answer``.
 QUESTION = ".question"
 #: Threads, and frames of each, that an answer has; characters of a text.
 _MAX_THREADS, _MAX_FRAMES, _MAX_TEXT = 200, 200, 20000
-#: Calls that wait for the main thread: the interpreter has only their addresses.
-_waiting: "List[Any]" = []
+#: What the interpreter calls in its main thread: it has only their addresses.
+_kept: "List[Any]" = []
 
 
 class TooLong(BaseException):
@@ -46,6 +47,11 @@ class Asked:
         self._folder, self._main, self._load = folder, main, load
         self._own = os.path.dirname(__file__) + os.sep
         self._seen: Any = set()
+        self._lock = _thread.allocate_lock()
+        self._waiting: List[Any] = []
+        self._is_due = False
+        self._pending: Any = None
+        self._pretty: Any = None
 
     def look(self) -> None:
         """Answer the questions that are new."""
@@ -111,38 +117,43 @@ class Asked:
     # ---- in the main thread
 
     def _in_main_thread(self, number: str, question: "Dict[str, Any]") -> None:
-        try:
-            import ctypes
-        except ImportError:
-            return self._write(number, {"error": "its Python has no module ctypes"})
         mode = "eval" if question["kind"] == "peek" else "exec"
         try:
-            code = compile(question["text"], "<%s>" % question["kind"], mode)
-        except (SyntaxError, ValueError) as error:
-            return self._write(number, {"error": "%s: %s" % (type(error).__name__, error)})
+            import ctypes
 
-        def call(_: "Any") -> int:
-            """Run it, once; called by the interpreter in its main thread."""
+            code = compile(question["text"], "<%s>" % question["kind"], mode)
+            self._pretty = self._pretty or self._load("amltrain_pretty")["pretty"]
+        except (ImportError, SyntaxError, ValueError) as error:
+            return self._write(number, {"error": "%s: %s" % (type(error).__name__, error)})
+        if self._pending is None:
+            self._pending = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._on_main)
+            _kept.append(self._pending)
+        with self._lock:
+            self._waiting.append((number, code, question))
+            # One at a time: Python 3.11 never returns from a traced call while another one waits.
+            if not self._is_due and ctypes.pythonapi.Py_AddPendingCall(self._pending, None) == 0:
+                self._is_due = True
+
+    def _on_main(self, _: "Any") -> int:
+        """Run what waits; called by the interpreter in its main thread."""
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._is_due = False
+                    return 0
+                number, code, question = self._waiting.pop(0)
             try:
                 if time.monotonic() <= question["until"]:
                     self._write(number, self._run(code, question))
             except Exception:  # a full disk: the question has no answer
                 pass
-            finally:
-                _waiting[:] = [one for one in _waiting if one is not pending]
-            return 0
-
-        pending = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(call)
-        _waiting.append(pending)
-        if ctypes.pythonapi.Py_AddPendingCall(pending, None):
-            self._write(number, {"error": "its interpreter has too many calls that wait"})
 
     def _run(self, code: "Any", question: "Dict[str, Any]") -> "Dict[str, Any]":
         end = time.monotonic() + question["limit"]
-        place = self._place(sys._getframe(1))
-        own = place.f_locals if place is not None else {}
-        main = sys.modules["__main__"].__dict__
-        names = {**main, **own}  # one dict: comprehensions and lambdas do not see locals
+        places = self._places(sys._getframe(1))
+        names = dict(sys.modules["__main__"].__dict__)
+        for _, own in places:
+            names.update(own)  # one dict: comprehensions and lambdas do not see locals
         before = dict(names)
         trace = sys.gettrace()
 
@@ -154,45 +165,45 @@ class Asked:
         sys.settrace(stop)
         try:
             if question["kind"] == "peek":
-                return {"text": str(self._load("amltrain_pretty")["pretty"](eval(code, names)))[:_MAX_TEXT]}
+                return {"text": str(self._pretty(eval(code, names)))[:_MAX_TEXT]}
             exec(code, names)
             return {"text": ""}
         except TooLong:
             return {"error": "it took longer than %g s and was stopped" % question["limit"]}
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):  # somebody cancels the run: not an error of what was asked
-                import _thread
-
                 _thread.interrupt_main()
             return {"error": "%s: %s" % (type(error).__name__, _text(error))}
         finally:
             sys.settrace(trace)
             if question["kind"] == "poke":
-                _assign(names, before, place, own, main)
+                _assign(names, before, places)
 
-    def _place(self, frame: "Optional[FrameType]") -> "Optional[FrameType]":
-        """Return the innermost frame of the user's own code, whose names are known, too; ``None`` for a module's."""
+    def _places(self, frame: "Optional[FrameType]") -> "List[Tuple[FrameType, Any]]":
+        """Return the frames of the user's functions that run, outermost first, with their variables."""
         libraries = (self._own, os.path.dirname(os.__file__) + os.sep, "<")
-        while frame is not None:
+        found: List[Tuple[FrameType, Any]] = []
+        while frame is not None and len(found) < _MAX_FRAMES:
             path = frame.f_code.co_filename
-            if not path.startswith(libraries) and "-packages" + os.sep not in path and path != __file__:
-                return None if frame.f_locals is frame.f_globals else frame
+            if not path.startswith(libraries) and "-packages" + os.sep not in path:
+                names = frame.f_locals
+                if names is not frame.f_globals:
+                    found.append((frame, names))
             frame = frame.f_back
-        return None
+        return found[::-1]
 
 
-def _assign(names: "Dict[str, Any]", before: "Dict[str, Any]", place: "Any", own: "Any", main: "Any") -> None:
-    """Give the names that a statement has set to the function that runs, if it has them, else to the main module."""
-    changed = {name: value for name, value in names.items() if before.get(name, _MISSING) is not value}
-    changed.pop("__builtins__", None)
-    local = {name: value for name, value in changed.items() if place is not None and name in own}
-    main.update((name, value) for name, value in changed.items() if name not in local)
-    if local:
-        own.update(local)
-        if sys.version_info < (3, 13):  # from then on, the names of a frame are those of its function
+def _assign(names: "Dict[str, Any]", before: "Dict[str, Any]", places: "List[Tuple[Any, Any]]") -> None:
+    """Give the names that a statement has set to the innermost function that has them, else to the main module."""
+    for name, value in names.items():
+        if name == "__builtins__" or before.get(name, _MISSING) is value:
+            continue
+        frame, own = next((one for one in reversed(places) if name in one[1]), (None, sys.modules["__main__"].__dict__))
+        own[name] = value
+        if frame is not None and sys.version_info < (3, 13):  # from then on, this has set it
             import ctypes
 
-            ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(place), ctypes.c_int(0))
+            ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
 
 
 _MISSING = object()

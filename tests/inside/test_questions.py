@@ -1,0 +1,266 @@
+"""Questions that a job's Python answers: where its threads are, what a value is, statements that change it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from jupyter_amltrain.agent.asking import questions
+from jupyter_amltrain.agent.protocol import ASKS, POKES, AgentError
+from jupyter_amltrain.agent.supervise import job_hooks
+from tests.helpers import until
+
+#: Begins a script: `step()` writes that the script runs, and waits a little.
+PRELUDE = """
+import os, time
+def step(seconds=0.005):
+    open("up", "w").close()
+    time.sleep(seconds)
+"""
+
+
+def kill_tree(pid: int) -> None:
+    """Kill a process and its children."""
+    whole = psutil.Process(pid)
+    for one in [*whole.children(recursive=True), whole]:
+        one.kill()
+
+
+class Job:
+    """A script that runs with the hooks of a job, in a folder like that of a run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self, script: str, python: str = sys.executable) -> None:
+        (self.folder / ASKS).mkdir()
+        (self.folder / "script.py").write_text(PRELUDE + script)
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("AMLTRAIN_")}
+        job_hooks.add(environ, str(self.folder), str(self.folder / "hooks"), gpus=False)
+        self.process = subprocess.Popen(
+            [python, str(self.folder / "script.py")], env=environ, cwd=self.folder, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        until((self.folder / "up").exists, "the script")
+        until(lambda: any((self.folder / "lines").glob("*")), "its first lines")
+
+    def ask(self, kind: str, text: str = "", rank: int = 0) -> dict[str, Any]:
+        return questions.ask(str(self.folder), {"kind": kind, "text": text, "rank": rank, "who": "test"}, "script.py")
+
+    def peek(self, text: str) -> str:
+        (answer,) = self.ask("peek", text)["answers"]
+        return str(answer.get("error") or answer["text"])
+
+    def poke(self, text: str) -> str:
+        (answer,) = self.ask("poke", text)["answers"]
+        return str(answer.get("error", ""))
+
+    def end(self) -> str:
+        """Let the script end; what it has printed."""
+        assert self.process is not None
+        (self.folder / "end").touch()
+        text, _ = self.process.communicate(timeout=120)
+        return text
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    job = Job(tmp_path)
+    yield job
+    if job.process is not None and job.process.poll() is None:
+        kill_tree(job.process.pid)
+        job.process.communicate()
+
+
+LOOP = """
+rate = 0.1
+def train():
+    patience, epoch = 3, 0
+    while not os.path.exists("end"):
+        epoch += 1
+        step()  # here
+    return patience
+print(train(), rate)
+"""
+
+
+def test_stack_has_calls_of_each_thread(job: Job) -> None:
+    job.start(
+        "import threading\nthreading.Thread(target=threading.Event().wait, name='w', daemon=True).start()\n" + LOOP
+    )
+    reply = job.ask("stack")
+    (answer,) = reply["answers"]
+    main, other = answer["threads"]
+    assert main["main"] and [call[2].split(".")[-1] for call in main["calls"]][-2:] == ["train", "<module>"]
+    assert other["name"] == "w" and any(call[2].endswith("wait") for call in other["calls"]) and not reply["silent"]
+    assert all("hooks" not in call[0] for one in answer["threads"] for call in one["calls"])
+
+
+def test_forked_process_answers_for_itself(job: Job) -> None:
+    fork = (
+        "import multiprocessing as m\nm.set_start_method('fork')\nm.Process(target=time.sleep, args=(600,)).start()\n"
+    )
+    job.start(fork + LOOP)
+    until(lambda: len(job.ask("stack")["answers"]) == 2, "both processes")
+    assert len(job.ask("peek", "epoch")["answers"]) == 1
+
+
+def test_peek_sees_names_of_module_and_of_running_function(job: Job) -> None:
+    job.start(LOOP)
+    assert job.peek("[rate * i for i in range(patience)]") == "[0.0, 0.1, 0.2]"
+    assert int(job.peek("epoch")) > 0
+
+
+@pytest.mark.parametrize(("text", "word"), [
+    ("1/0", "ZeroDivisionError"), ("(", "SyntaxError"), ("missing", "NameError"),
+    ("__import__('sys').exit(3)", "SystemExit"), ("[step(0.01) for _ in range(10000)]", "1 s"),
+    ("[x for x in iter(int, 1)]", "1 s"),
+])  # fmt: skip
+def test_expression_that_fails_leaves_the_job_alone(job: Job, text: str, word: str) -> None:
+    job.start(LOOP)
+    assert word in job.peek(text)
+    assert job.end() == "3 0.1\n"
+
+
+def test_poke_sets_names_of_module_and_of_running_function(job: Job) -> None:
+    job.start(LOOP)
+    assert not job.poke("rate = 0.5; patience += 4; fresh = [1]")
+    assert job.peek("rate, patience, fresh") == "(0.5, 7, [1])"
+    assert job.end() == "7 0.5\n"
+    (row,) = map(json.loads, (job.folder / POKES).read_text().splitlines())
+    assert row["text"].startswith("rate = 0.5") and row["error"] == "" and "test" in row["who"] and row["time"] > 0
+
+
+def test_poke_that_raises_keeps_what_it_has_set_and_its_error(job: Job) -> None:
+    job.start(LOOP)
+    assert "ZeroDivisionError" in job.poke("rate = 2\n1/0")
+    assert job.peek("rate") == "2"
+    assert "ZeroDivisionError" in json.loads((job.folder / POKES).read_text())["error"]
+
+
+def test_question_during_native_call_is_not_answered_later(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(questions, "_BEGIN_S", 0.5)
+    monkeypatch.setitem(questions._LIMITS, "poke", 0.0)
+    job.start("value = 1\nstep()\nwhile not os.path.exists('go'): step()\ntime.sleep(4)\nprint(value)\n" + LOOP)
+    (job.folder / "go").touch()
+    until(lambda: "sleep(4)" in _line_of(job, job.ask("stack")["answers"][0]["threads"][0]["calls"][0][1]), "the call")
+    assert not job.ask("poke", "value = 2")["answers"]
+    assert job.end().startswith("1\n")
+    assert json.loads((job.folder / POKES).read_text())["error"]
+
+
+def _line_of(job: Job, number: int) -> str:
+    return (job.folder / "script.py").read_text().splitlines()[number - 1]
+
+
+def test_question_in_exception_handler_keeps_the_exception(job: Job) -> None:
+    code = """
+try:
+    {}["key"]
+except KeyError as error:
+    while not os.path.exists("end"): step()
+    print(repr(error), __import__("sys").exc_info()[1] is error, error.__context__)
+    raise
+"""
+    job.start(code)
+    assert "ZeroDivisionError" in job.peek("1/0") and job.peek("repr(error)") == "\"KeyError('key')\""
+    text = job.end()
+    assert "KeyError('key') True None" in text and text.endswith("KeyError: 'key'\n") and "Zero" not in text
+
+
+def test_questions_at_exit_do_no_harm(job: Job) -> None:
+    job.start("import atexit\nfor _ in range(300): atexit.register(step, 0.01)\nstep(1.5)\nprint('end')")
+    assert job.process is not None
+    while job.process.poll() is None:
+        job.ask("stack")
+    assert job.process.returncode == 0 and job.end() == "end\n"
+
+
+@pytest.mark.parametrize(
+    "version",
+    ["", *(pytest.param(one, marks=pytest.mark.thorough) for one in ("3.8", "3.9", "3.10", "3.12", "3.13", "3.14"))],
+)
+def test_loop_that_two_ask_all_the_time_loses_no_step(job: Job, version: str) -> None:
+    python = _python(version)
+    code = """
+total = count = 0
+def train(n):
+    global total, count
+    lost = 0
+    for i in range(n):
+        total += i
+        count += 1
+        for _ in range(100): pass
+        if i % 500 == 0: step(0.0001)
+    return lost
+while not os.path.exists("end"):
+    before = count
+    train(10000)
+    assert count == before + 10000
+print("ok", count % 10000, total == count // 10000 * 49995000, pokes)
+"""
+    job.start("pokes = 0\n" + code, python)
+    errors: list[Any] = []
+
+    def asks(kind: str, text: str) -> None:
+        for _ in range(25):
+            answers = job.ask(kind, text)["answers"]
+            errors.extend(one for one in answers if one.get("error") or len(answers) != 1)
+
+    threads = [threading.Thread(target=asks, args=one) for one in (("peek", "count, i"), ("poke", "pokes += 1"))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(240)
+    assert not errors and job.end() == "ok 0 True 25\n"
+    assert len((job.folder / POKES).read_text().splitlines()) == 25
+
+
+def _python(version: str) -> str:
+    if not version:
+        return sys.executable
+    command = [shutil.which(f"python{version}") or "false", "-c", "import sys; print(sys.executable)"]
+    found = subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    if not found:
+        pytest.skip(f"Python {version} is not on this machine")
+    return found
+
+
+def test_run_without_folder_of_questions_is_not_asked(tmp_path: Path) -> None:
+    with pytest.raises(AgentError) as caught:
+        questions.ask(str(tmp_path), {"kind": "peek", "text": "1"}, "script.py")
+    assert "sealed" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "payload", [{"kind": "eval", "text": "1"}, {"kind": "peek", "text": 1}, {"kind": "peek", "text": "1", "rank": "0"}]
+)
+def test_question_of_wrong_form_is_refused(tmp_path: Path, payload: dict[str, Any]) -> None:
+    (tmp_path / ASKS).mkdir()
+    with pytest.raises(AgentError):
+        questions.ask(str(tmp_path), payload, "script.py")
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root to write for another user")
+def test_question_of_another_user_is_not_answered(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(questions, "_BEGIN_S", 1.0)
+    job.start(LOOP)
+    replace = os.replace
+
+    def give_away(source: str, target: str) -> None:
+        os.chown(source, 12345, -1)
+        replace(source, target)
+
+    monkeypatch.setattr(questions.os, "replace", give_away)
+    assert not job.ask("peek", "rate")["answers"]
