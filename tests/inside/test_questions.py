@@ -264,3 +264,30 @@ def test_question_of_another_user_is_not_answered(job: Job, monkeypatch: pytest.
 
     monkeypatch.setattr(questions.os, "replace", give_away)
     assert not job.ask("peek", "rate")["answers"]
+
+
+@pytest.mark.thorough
+def test_submitted_run_answers_from_another_process(tmp_path: Path) -> None:
+    loop = "import os, time\nvalue = 1\nwhile not os.path.exists({!r}):\n    time.sleep(0.05)\nprint('value', value)\n"
+    (tmp_path / "train.py").write_text(loop.format(str(tmp_path / "end")))
+    env = {**os.environ, "AMLTRAIN_HOME": str(tmp_path / "home"), "AMLTRAIN_QUEUE": str(tmp_path / "queue")}
+
+    def amltrain(*words: str) -> str:
+        command = [sys.executable, "-m", "jupyter_amltrain.cli", *words]
+        done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        return done.stdout + done.stderr
+
+    amltrain("submit", "train.py")
+    until(lambda: "time.sleep(0.05)" in amltrain("runs", "stack", "last"), "the line")
+    assert amltrain("runs", "peek", "last", "value + 1") == "2\n"
+    assert "ZeroDivisionError" in amltrain("runs", "peek", "last", "1/0")
+    assert "pokes.jsonl" in amltrain("runs", "poke", "last", "value = 7")
+    (tmp_path / "end").touch()
+    amltrain("runs", "wait", "last")
+    assert "value 7" in amltrain("runs", "logs", "last") and "ended" in amltrain("runs", "peek", "last", "value")
+    (tmp_path / "end").unlink()
+    amltrain("submit", "train.py", "--sealed")
+    until(lambda: "running" in amltrain("runs", "show", "last"), "the sealed run")
+    assert "sealed" in amltrain("runs", "peek", "last", "value")
+    (tmp_path / "end").touch()
+    amltrain("runs", "wait", "last")
