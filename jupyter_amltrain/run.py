@@ -350,11 +350,11 @@ class TrackedRun:
         Raises
         ------
         CommandError
-            The run is not running, or its target has no agent of ours.
+            The run is not running, or its target has none of our agents.
         """
         from jupyter_amltrain.inside.run_questions import read_stack
 
-        return self._asked(read_stack)
+        return self._with_backend(read_stack)
 
     def peek(self, expression: str, *, rank: int = 0) -> str:
         """Evaluate an expression in the main thread of the run, for a second at most; return its text.
@@ -372,7 +372,7 @@ class TrackedRun:
         """
         from jupyter_amltrain.inside.run_questions import ask
 
-        return self._asked(lambda backend, run: ask(backend, run, "peek", expression, rank))
+        return self._with_backend(lambda backend, run: ask(backend, run, "peek", expression, rank))
 
     def poke(self, statement: str, *, rank: int = 0) -> None:
         """Execute a statement in the main thread of the run, which keeps it in its file ``pokes.jsonl``.
@@ -384,9 +384,9 @@ class TrackedRun:
         """
         from jupyter_amltrain.inside.run_questions import ask
 
-        self._asked(lambda backend, run: ask(backend, run, "poke", statement, rank))
+        self._with_backend(lambda backend, run: ask(backend, run, "poke", statement, rank))
 
-    def _asked(self, question: Callable[[Backend, Run], Awaitable[T]]) -> T:
+    def _with_backend(self, question: Callable[[Backend, Run], Awaitable[T]]) -> T:
         async def get() -> T:
             run = (await controller().known_run(self.handle)).run
             return await question(controller().backend(run.target), run)
