@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from jupyter_amltrain.inside.line_files import StackNode, ProcessLines, Sample, Window
+from jupyter_amltrain.inside.line_files import ProcessLines, Sample, StackNode, Window
 from jupyter_amltrain.schema.job import JobSpec
 
 #: What a line waits in, where no library does it, by its text.

@@ -37,7 +37,7 @@ def ask(folder: str, payload: Mapping[str, Any], script: str) -> Json:
     payload
         ``kind``, ``text``, ``rank`` and ``who`` asks.
     script
-        File name of the script that the asked process runs; empty if that is not known.
+        File name of the script that the process runs; empty if that is not known.
 
     Raises
     ------

@@ -1,7 +1,5 @@
-"""Puts the hooks into a job's Python: PyTorch's memory, Matplotlib's figures, displayed values,
-tqdm's bars, pandas' tables, files of values, MLflow's stores, the code of its models, and values at failure."""
 """Puts the hooks into a job's Python: the time of lines, PyTorch's memory, Matplotlib's figures, displayed values,
-tqdm's bars, pandas' tables, files of values, MLflow's stores, and the code of its models."""
+tqdm's bars, pandas' tables, files of values, MLflow's stores, the code of its models, and values at failure."""
 
 from __future__ import annotations
 
@@ -13,8 +11,7 @@ from typing import Dict, Mapping, Optional, Sequence, Tuple
 
 from ..displays import display_hook
 from ..pictures import matplotlib_hook
-from ..protocol import AUTOLOG, DISPLAYS, FAILURE, FAILURE_VARIABLE, PICTURES
-from ..protocol import AUTOLOG, DISPLAYS, LINES, LINES_FOLDER, PICTURES
+from ..protocol import AUTOLOG, DISPLAYS, FAILURE, FAILURE_VARIABLE, LINES, LINES_FOLDER, PICTURES
 from ..telemetry import torch_hook
 from ..trackers import tracker_hook
 from ..trackers.tracker_files import NOTES_FILE
@@ -62,8 +59,8 @@ def clear(env: Dict[str, str]) -> None:
     """Remove the variables of an outer job, which submits this one."""
     pictures = (matplotlib_hook.FOLDER, matplotlib_hook.AT_EXIT)
     follow = (mlflow_hook.PORT, mlflow_hook.TOKEN, tracker_hook.NOTES)
-    for name in (torch_hook.FOLDER, *pictures, display_hook.FOLDER, FAILURE_VARIABLE, spawn_hook.CELL, *follow):
-    for name in (torch_hook.FOLDER, *pictures, display_hook.FOLDER, LINES_FOLDER, spawn_hook.CELL, *follow):
+    own = (torch_hook.FOLDER, display_hook.FOLDER, FAILURE_VARIABLE, LINES_FOLDER, spawn_hook.CELL)
+    for name in (*own, *pictures, *follow):
         env.pop(name, None)
 
 
