@@ -144,7 +144,16 @@ def plain(text: str) -> str:
     """What a script has printed without pids, addresses, times and names that a run has for itself."""
     text = re.sub(r"0x[0-9a-f]+", "0x", text)
     text = re.sub(r"RUN:[0-9a-f]+", "RUN:mark", text)
-    return re.sub(r"(MainProcess|ForkPoolWorker-\d+|pid) ?\d*", r"\1", text)
+    text = re.sub(r"(MainProcess|ForkPoolWorker-\d+|pid) ?\d*", r"\1", text)
+    return _OWN_THREAD.sub("", text)
+
+
+#: The thread that samples the lines, in the report of a crash: it may have begun or not.
+_OWN_THREAD = re.compile(
+    r"^Thread .*\(most recent call first\):\n(?:  File \".*/amltrain_\w+.py\".*\n|  <no Python frame>\n)+\n?",
+    re.MULTILINE,
+    re.MULTILINE,
+)
 
 
 def different(cold: str, warm: str) -> list[str]:
