@@ -152,7 +152,6 @@ def plain(text: str) -> str:
 _OWN_THREAD = re.compile(
     r"^Thread .*\(most recent call first\):\n(?:  File \".*/amltrain_\w+.py\".*\n|  <no Python frame>\n)+\n?",
     re.MULTILINE,
-    re.MULTILINE,
 )
 
 
