@@ -71,7 +71,7 @@ def test_completion_offers_every_flag_and_verb(command: str, front: str) -> None
         ("model", "register digits --run lab", ["lab-vm/digits-7"]),
         ("submit", "--param ", []),
         ("submit", "x.py -- --ta", []),  # the script's own
-        ("runs", "l", ["list", "logs", "last"]),
+        ("runs", "l", ["list", "logs", "lines", "last"]),
         ("runs", "--li", ["--limit"]),  # of the first verb
         ("runs", "list --target lo", ["local"]),
         ("runs", "logs ", ["local/new-2", "last", "lab-vm/digits-7", "local/digits-1"]),
