@@ -68,8 +68,8 @@ def contenders(script: Path, folder: str) -> dict[str, tuple[list[str], dict[str
     found = {}
     command = [sys.executable, str(script)]
     base = {name: value for name, value in os.environ.items() if not name.startswith("AMLTRAIN_")}
-    for name, value in (("without", "0"), ("lines", "")):
-        env = {**base, "AMLTRAIN_LINES": value} if value else dict(base)
+    for name, value in (("without", "0"), ("lines", "1")):
+        env = {**base, "AMLTRAIN_LINES": value}
         job_hooks.add(env, folder, os.path.join(folder, "hooks"), gpus=False)
         found[name] = command, env
     if shutil.which("py-spy"):

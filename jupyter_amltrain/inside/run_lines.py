@@ -46,7 +46,7 @@ async def line_reader(backend: Backend, run: Run, paths: Sequence[str]) -> LineR
 async def line_note(backend: Backend, run: Run) -> str:
     """Return the sentence about the line that the time of an ended run went into; empty if there is none."""
     seconds = sum(phase.seconds or 0.0 for phase in run.status.phases if phase.name == "running")
-    if seconds < MIN_SECONDS or run.spec.no_lines or backend.files.lists_by_service:
+    if seconds < MIN_SECONDS or not run.spec.lines or backend.files.lists_by_service:
         return ""
     try:
         processes, reader = await read_run_lines(backend, run)

@@ -218,8 +218,8 @@ FLAGS = (
         help="let MLflow log for libraries that it knows, as with mlflow.autolog() in the first line",
     ),
     JobFlag(
-        flag="--no-lines", field="no_lines", switch=True, yaml=None,
-        help="do not sample in which lines the time of the run goes",
+        flag="--lines", field="lines", switch=True, yaml=None,
+        help="sample in which lines the time of the run goes, and let it be asked where it is",
     ),
     JobFlag(
         flag="--sealed", field="sealed", switch=True, yaml=None,

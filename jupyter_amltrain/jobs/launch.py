@@ -255,8 +255,8 @@ def _deepspeed(spec: JobSpec, source: str) -> dict[str, str]:
 
 
 def hook_variables(spec: JobSpec) -> dict[str, str]:
-    """Variables of a job that turn on MLflow's logging for libraries, and the sampling of its lines off."""
-    return {**({AUTOLOG: "1"} if spec.autolog else {}), **({LINES_FOLDER: "0"} if spec.no_lines else {})}
+    """Variables of a job that turn on MLflow's logging for libraries, and the sampling of its lines."""
+    return {**({AUTOLOG: "1"} if spec.autolog else {}), **({LINES_FOLDER: "1"} if spec.lines else {})}
 
 
 def _data(spec: JobSpec, folder: str, machine: TargetMachine) -> dict[str, str]:

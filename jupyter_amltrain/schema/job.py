@@ -284,8 +284,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         Patterns of printed lines with metrics, ``NAME=TEXT`` (:mod:`jupyter_amltrain.agent.trackers.line_pattern`).
     autolog
         Whether MLflow logs for the libraries that it knows, without a call in the script.
-    no_lines
-        Whether the job's Python is not sampled, so that no record says in which lines its time went.
+    lines
+        Whether the job's Python is sampled, which says in which lines its time went, and answers questions.
     sealed
         Whether nobody may ask the run where it is, or evaluate something in there.
     python
@@ -375,7 +375,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     tracking_uri: str = ""
     metric_lines: tuple[str, ...] = ()
     autolog: bool = False
-    no_lines: bool = False
+    lines: bool = False
     sealed: bool = False
     python: str = ""
     cell: str = ""

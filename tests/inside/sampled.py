@@ -61,6 +61,7 @@ def run_sampled(
     environ = {name: value for name, value in os.environ.items() if not name.startswith("AMLTRAIN_")}
     environ.update(env)
     environ.setdefault("PYTHONPATH", "")
+    environ.setdefault("AMLTRAIN_LINES", "1")
     job_hooks.add(environ, str(folder), str(folder / "hooks"), gpus=False)
     command = [python, str(path)]
     done = subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, timeout=300)

@@ -23,7 +23,7 @@ def differences(script: str, folder: Path) -> dict[str, tuple[float, float]]:
     return {label: (round(run.share(label) * ratio, 3), round(part, 3)) for label, part in run.spent.items()}
 
 
-@pytest.mark.thorough
+@pytest.mark.soak  # shares of time need a machine with nothing else to do
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_share_of_each_line_is_within_5_points(name: str, tmp_path: Path) -> None:
     for module in ("torch", "numpy"):

@@ -47,6 +47,7 @@ class Job:
         (self.folder / ASKS).mkdir()
         (self.folder / "script.py").write_text(PRELUDE + script)
         environ = {name: value for name, value in os.environ.items() if not name.startswith("AMLTRAIN_")}
+        environ["AMLTRAIN_LINES"] = "1"
         job_hooks.add(environ, str(self.folder), str(self.folder / "hooks"), gpus=False)
         self.process = subprocess.Popen(
             [python, str(self.folder / "script.py")], env=environ, cwd=self.folder, text=True,
@@ -277,7 +278,7 @@ def test_submitted_run_answers_from_another_process(tmp_path: Path) -> None:
         done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120)
         return done.stdout + done.stderr
 
-    amltrain("submit", "train.py")
+    amltrain("submit", "train.py", "--lines")
     until(lambda: "time.sleep(0.05)" in amltrain("runs", "stack", "last"), "the line")
     assert amltrain("runs", "peek", "last", "value + 1") == "2\n"
     assert "ZeroDivisionError" in amltrain("runs", "peek", "last", "1/0")
@@ -286,7 +287,7 @@ def test_submitted_run_answers_from_another_process(tmp_path: Path) -> None:
     amltrain("runs", "wait", "last")
     assert "value 7" in amltrain("runs", "logs", "last") and "ended" in amltrain("runs", "peek", "last", "value")
     (tmp_path / "end").unlink()
-    amltrain("submit", "train.py", "--sealed")
+    amltrain("submit", "train.py", "--lines", "--sealed")
     until(lambda: "running" in amltrain("runs", "show", "last"), "the sealed run")
     assert "sealed" in amltrain("runs", "peek", "last", "value")
     (tmp_path / "end").touch()

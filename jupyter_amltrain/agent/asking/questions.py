@@ -49,7 +49,7 @@ def ask(folder: str, payload: Mapping[str, Any], script: str) -> Json:
         raise AgentError("CommandError", "Not a question that a run answers.")
     asks = os.path.join(folder, ASKS)
     if not os.path.isdir(asks):
-        raise AgentError("CommandError", "This run does not answer: it was submitted with --sealed or --no-lines.")
+        raise AgentError("CommandError", "This run does not answer: that needs --lines at the submit, and no --sealed.")
     number = "%d-%d" % (time.time_ns(), os.getpid())
     begin = _STACK_S if kind == "stack" else _BEGIN_S
     question = {"kind": kind, "text": text, "rank": rank, "script": script, "limit": _LIMITS[kind]}

@@ -96,7 +96,8 @@ def add(
     """
     names = {matplotlib_hook.FOLDER: PICTURES, display_hook.FOLDER: DISPLAYS, tracker_hook.NOTES: NOTES_FILE}
     names[FAILURE_VARIABLE] = FAILURE
-    names[LINES_FOLDER] = LINES
+    if env.get(LINES_FOLDER) == "1":  # not by itself: its price is not known well enough
+        names[LINES_FOLDER] = LINES
     if gpus:
         names[torch_hook.FOLDER] = "telemetry"
     places = {variable: os.path.join(folder, name) for variable, name in names.items()}
