@@ -17,7 +17,7 @@ MAX_CALLS, MAX_THREADS = 12, 40
 _MAX_TEXT = 400
 
 
-class Call(NamedTuple):
+class StackCall(NamedTuple):
     """A call on a stack.
 
     Attributes
@@ -54,7 +54,7 @@ class ThreadStack(NamedTuple):
     pid: int
     process: str
     thread: str
-    calls: tuple[Call, ...]
+    calls: tuple[StackCall, ...]
 
 
 class RunStack(NamedTuple):
@@ -134,11 +134,11 @@ def _project_file(run: Run, path: str) -> str:
     return "" if "-packages/" in path else source_path(run.spec, path)
 
 
-def _call(run: Run, reader: LineReader, call: Sequence[Any]) -> Call:
+def _call(run: Run, reader: LineReader, call: Sequence[Any]) -> StackCall:
     path, line, function = call
     own = is_own(run, path)
     name = reader.file(path) if own else "/".join(path.split("/")[-2:])
-    return Call(name, reader.line(path, line), function, reader.text(path, line) if own else "", own)
+    return StackCall(name, reader.line(path, line), function, reader.text(path, line) if own else "", own)
 
 
 def stack_text(stack: RunStack) -> str:
@@ -163,7 +163,7 @@ def _head(thread: ThreadStack) -> str:
     return f"rank {thread.rank}, {process} ({thread.pid}), {thread.thread or 'main thread'}:"
 
 
-def call_text(call: Call) -> str:
+def call_text(call: StackCall) -> str:
     """Return ``line 14, train: for x, y in loader`` or ``threading.py:320, wait``."""
     place = f"line {call.line}" if not call.file else f"{call.file}:{call.line}"
     function = "" if call.function == "<module>" else f", {call.function}"
