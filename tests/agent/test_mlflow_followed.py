@@ -282,14 +282,16 @@ import mlflow
 argv = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", "sqlite:///served.db", "--workers", "1"]
 server = subprocess.Popen([*argv, "--port", PORT], start_new_session=True)
 mlflow.set_tracking_uri(f"http://127.0.0.1:{PORT}")
-for _ in range(300):
+for _ in range(700):
     try:
         urllib.request.urlopen(f"http://127.0.0.1:{PORT}/health").close(); break
     except OSError:
         time.sleep(0.2)
-with mlflow.start_run():
-    mlflow.log_metric("x", 1.0)
-os.killpg(server.pid, 9)
+try:
+    with mlflow.start_run():
+        mlflow.log_metric("x", 1.0)
+finally:
+    os.killpg(server.pid, 9)
 print(json.dumps(os.path.exists("served.db")))
 """
 
