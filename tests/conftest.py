@@ -118,6 +118,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 #: What takes a minute and more, longest first. Begun last, one of them would go on alone.
 LONGEST = (
     "tests/ui",
+    "tests/sweeps/test_driver.py",
+    "tests/tracking/test_differential.py",
+    "tests/tracking/test_other_trackers.py",
+    "tests/tracking/test_job_project.py",
     "tests/agent/test_gpu_queue.py",
     "tests/test_notebooks.py",
     "tests/test_cli.py",

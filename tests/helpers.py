@@ -17,7 +17,7 @@ from .conftest import SETTINGS, end_all
 T = TypeVar("T")
 
 #: Ten times what a busy machine needs (seconds).
-DEADLINE = 90.0
+DEADLINE = 240.0
 
 
 def until(check: Callable[[], T | None], what: str = "", deadline: float = DEADLINE) -> T:

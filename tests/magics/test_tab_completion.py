@@ -28,7 +28,7 @@ def test_tab_on_magic_line_offers_matches(shell: InteractiveShell) -> None:
     for code, expected in {
         "%aml_submit --ta|": ["%aml_submit --target", "%aml_submit --tag"],
         "run = %aml_submit --dry|": ["run = %aml_submit --dry-run"],
-        "x = 1\n  %aml_runs l|\ny = 2": [f"x = 1\n  %aml_runs {verb}" for verb in ("list", "logs", "last")],
+        "x = 1\n  %aml_runs l|\ny = 2": [f"x = 1\n  %aml_runs {verb}" for verb in ("list", "logs", "lines", "last")],
         "%%aml_submit --out a|\nimport os\nacc = 3": ["%%aml_submit --out acc"],
         "%%aml_submit --target=|\nimport os": ["%%aml_submit --target=local"],
         "aml_compute u|": ["aml_compute use"],

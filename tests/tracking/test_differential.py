@@ -28,7 +28,8 @@ def differences(folder: Path, programs: dict[str, str]) -> dict[str, object]:
     return {name: differing for name, differing in found.items() if differing}
 
 
-@pytest.mark.parametrize("part", range(3))
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.thorough) for part in (1, 2))])
 def test_program_logs_same_as_with_file_store(tmp_path: Path, part: int) -> None:
     assert not differences(tmp_path, dict(list(PLAIN.items())[part::3]))
 
@@ -41,6 +42,7 @@ def test_program_with_model_logs_same_as_with_file_store(tmp_path: Path, names: 
     assert not differences(tmp_path, {name: MODELS[name] for name in names or MODELS})
 
 
+@pytest.mark.timeout(1800)
 def test_autologging_logs_same_as_with_file_store(tmp_path: Path) -> None:
     installed = {name: code for name, code in AUTOLOG.items() if importlib.util.find_spec(PACKAGE.get(name, name))}
     assert len(installed) >= 2

@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(300))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")  # closed with the last test of ui/: `asyncio.run` fails beside its loop
 def browser() -> Iterator[Browser]:
     path = chromium.find()
     if path is None:
