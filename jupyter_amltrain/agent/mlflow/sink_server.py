@@ -20,7 +20,14 @@ from .. import testing
 from ..tcp_owner import OwnerLookup, rank_of
 from .journal import clean, has_escapes
 from .project_search import ProjectSearch
-from .project_server import MlflowCall, MlflowResponse, ProjectServer, ServerPlace
+from .project_server import (
+    RESPONSE_TIMEOUT_S,
+    START_TIMEOUT_S,
+    MlflowCall,
+    MlflowResponse,
+    ProjectServer,
+    ServerPlace,
+)
 from .routes import Sink
 from .sink_state import Recorder
 from .validation import Refusal
@@ -195,7 +202,8 @@ def client_env(port: int, token: str, base: Optional[Mapping[str, str]] = None) 
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
         "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
         "MLFLOW_HTTP_REQUEST_BACKOFF_JITTER": "0",
-        "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+        # the project's server may have to start, and answers slowly on a busy machine
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": "%d" % (START_TIMEOUT_S + RESPONSE_TIMEOUT_S),
         # its links to a run would point at the sink, which has no pages
         "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     }
