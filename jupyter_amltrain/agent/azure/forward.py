@@ -196,8 +196,8 @@ def period() -> float:
 
 
 def last_timeout_s() -> float:
-    """Return the seconds for the last batches after the end of the job: ``$AMLTRAIN_FORWARD_LAST``, else 5."""
-    return _seconds_from_env("AMLTRAIN_FORWARD_LAST", 5.0)
+    """Return the seconds for the last batches after the end of the job: ``$AMLTRAIN_FORWARD_LAST``, else 30."""
+    return _seconds_from_env("AMLTRAIN_FORWARD_LAST", 30.0)
 
 
 def _seconds_from_env(name: str, default: float) -> float:
@@ -396,7 +396,7 @@ def run(task: Task, endpoint: Endpoint, last: bool = False) -> int:
 
 
 def _last(forwarder: Forwarder) -> int:
-    """Send the remaining data within a few seconds."""
+    """Send the remaining data, for as long as `last_timeout_s` says."""
     until = forwarder.deadline = protocol.mono() + last_timeout_s()
     while True:
         try:

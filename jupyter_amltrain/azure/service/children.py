@@ -12,6 +12,7 @@ import json
 import logging
 import math
 import re
+import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -22,7 +23,7 @@ from jupyter_amltrain.azure import errors, mirror_store
 from jupyter_amltrain.azure import status as azure_status
 from jupyter_amltrain.azure.service import history, http, jobs, links, logs, metrics
 from jupyter_amltrain.azure.service.mirror_files import MirrorFiles
-from jupyter_amltrain.errors import AmlTrainError
+from jupyter_amltrain.errors import AmlTrainError, TargetUnreachable
 from jupyter_amltrain.schema.child_run import (
     CHILDREN,
     MAX_CHILDREN,
@@ -91,6 +92,11 @@ def update_children(
         Poll interval in seconds, while the parent is running.
     ended
         The parent has ended; this is the last poll.
+
+    Raises
+    ------
+    TargetUnreachable
+        The last poll is to be repeated, else values would be missing for good.
     """
     facts = mirror.facts
     if not ended and now < float(facts.get("children_due") or 0):
@@ -99,6 +105,8 @@ def update_children(
     try:
         children = sorted(_list_children(workspace, name), key=lambda one: str(one.get("createdUtc") or ""))
     except AmlTrainError as error:
+        if ended and isinstance(error, TargetUnreachable) and metrics.should_retry(mirror, now):
+            raise
         log.info("children of %s: %s", name, error)
         return
     _log_changes(mirror, children)
@@ -314,8 +322,9 @@ def _read_metrics(
     pending = [run for run in runs if needs_metrics(run)]
     pending.sort(key=lambda run: run.ended is None)  # ended children first, because theirs is the last read
     pending = pending if ended else pending[:_MAX_METRIC_READS]
+    must = ended and bool(pending) and metrics.should_retry(mirror, time.time())
     for run, child_metrics in zip(
-        pending, history.all_of(lambda run: _metrics(workspace, run.id), pending), strict=True
+        pending, history.all_of(lambda run: _metrics(workspace, run.id, must), pending), strict=True
     ):
         if child_metrics is not None:
             metric, value, steps[run.id] = _select_metric(child_metrics, primary)
@@ -359,8 +368,14 @@ def _finite(value: Any) -> float | None:
     return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
-def _metrics(workspace: Workspace, run_id: str) -> list[Mapping[str, Any]] | None:
-    """Return the last value of each metric of a child; ``None`` if they cannot be read now."""
+def _metrics(workspace: Workspace, run_id: str, must: bool) -> list[Mapping[str, Any]] | None:
+    """Return the last value of each metric of a child; ``None`` if they cannot be read now.
+
+    Raises
+    ------
+    TargetUnreachable
+        They cannot be read now, and `must` be.
+    """
     try:
         answer = workspace.data.get(
             f"{workspace.mlflow}/api/2.0/mlflow/runs/get",
@@ -369,6 +384,8 @@ def _metrics(workspace: Workspace, run_id: str) -> list[Mapping[str, Any]] | Non
             act=f"read the metrics of {run_id}",
         )
     except AmlTrainError as error:
+        if must and isinstance(error, TargetUnreachable):
+            raise
         log.info("metrics of %s: %s", run_id, error)
         return None
     data = ((answer.json or {}).get("run") or {}).get("data") or {} if answer.status == 200 else {}

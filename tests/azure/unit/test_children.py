@@ -131,11 +131,22 @@ def test_ended_child_metrics_are_read_once(tmp_path: Path) -> None:
 
 def test_child_metrics_after_read_error_are_retried(tmp_path: Path) -> None:
     service = Service([trial(0)], {"s_0": TargetUnreachable("away")}, sweep())
-    assert looked(tmp_path, service)[0].metric == ""
+    assert looked(tmp_path, service, ended=False)[0].metric == ""
+    with pytest.raises(TargetUnreachable):  # the last poll is repeated: nothing is read after it
+        looked(tmp_path, service)
     service.metrics["s_0"] = [metric("NaN")]
     assert looked(tmp_path, service)[0] == msgspec.structs.replace(
         looked(tmp_path, service)[0], metric="loss", value=None
     )
+
+
+def test_metrics_that_stay_unreadable_do_not_hold_up_the_end(tmp_path: Path) -> None:
+    service = Service([trial(0)], {"s_0": TargetUnreachable("away")}, sweep())
+    with pytest.raises(TargetUnreachable):
+        looked(tmp_path, service)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jupyter_amltrain.azure.service.metrics._RETRY_PERIOD_S", -1.0)
+        assert looked(tmp_path, service)[0].metric == ""
 
 
 def test_unknown_child_state_is_shown_as_is(tmp_path: Path) -> None:
