@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Set
 
 from . import damage, machine
 from .asking import questions
@@ -18,7 +18,7 @@ from .distributed import node_connector
 from .environments import requests as environment_calls
 from .json_dir import WAITING, NumberedJsonDir, default_queue, open_queue
 from .pictures.listing import list_pictures
-from .processes import boot_id, is_alive, pid_scope, resume
+from .processes import boot_id, descendants, is_alive, pid_scope, pids_with_mark, process_table, resume
 from .protocol import (
     CANCEL,
     LOST,
@@ -477,7 +477,16 @@ def _ask(context: AgentContext, payload: Json) -> Json:
         raise AgentError("CommandError", "Run %r runs on another machine of this folder." % run)
     folder = run_folder(context.home, run)
     spec = (damage.read_job(context.home, run) or {}).get("spec") or {}
-    return questions.ask(folder, payload, str(spec.get("script_name") or ""))
+
+    def members() -> Set[int]:
+        rows = process_table()
+        pids = pids_with_mark("%s:" % run, rows, whole=False)
+        leader = state.get("rank")
+        if isinstance(leader, dict) and is_alive(leader):  # its children may have cleared their environment
+            pids |= {leader["pid"], *descendants(leader["pid"], rows)}
+        return pids
+
+    return questions.ask(folder, payload, str(spec.get("script_name") or ""), members)
 
 
 def _nodes(context: AgentContext, payload: Json) -> Json:

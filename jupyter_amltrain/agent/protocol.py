@@ -89,8 +89,9 @@ FAILURE, FAILURE_OF_RANK, FAILURE_VARIABLE = "failure", "failure/rank-%d.json", 
 #: variable of a job with its path; 0: nothing is sampled.
 LINES, LINES_FOLDER = "lines", "AMLTRAIN_LINES"
 
-#: Questions that the processes of a run answer, and the statements that were run in there, one JSON object a line.
-ASKS, POKES = "asks", "pokes.jsonl"
+#: Questions that the processes of a run answer, the statements that were run in there, one JSON object a line, and the
+#: variable of a job with the path of the questions.
+ASKS, POKES, ASKS_FOLDER = "asks", "pokes.jsonl", "AMLTRAIN_ASKS"
 
 RUNS, STAGING, MONITORS = "runs", "staging", "monitors"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -72,10 +73,21 @@ def test_rank_outside_of_the_script_is_shown_with_its_call() -> None:
 
 
 def test_ended_rank_gets_no_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AMLTRAIN_STALL", "1")
     (tmp_path / "ranks").mkdir()
     (tmp_path / "ranks" / "0.stack").write_text("1 12345\n")  # a process with this number, started at another time
     signaled: list[int] = []
     monkeypatch.setattr("os.kill", lambda pid, number: signaled.append(pid))
-    watch = stall.StallWatch(str(tmp_path), {"spec": {}})
-    assert watch._request() is False and signaled == []
+    assert stall.request(str(tmp_path)) is False and signaled == []
+
+
+def test_process_that_closed_the_file_gets_no_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ranks").mkdir()
+    path = tmp_path / "ranks" / "0.stack"
+    signaled: list[int] = []
+    monkeypatch.setattr("os.kill", lambda pid, number: signaled.append(pid))
+    with path.open("w") as file, (tmp_path / "other").open("w") as other:
+        start = stall._start_time(os.getpid())
+        path.write_text(f"{os.getpid()} {start} {other.fileno()}\n")
+        assert not stall.request(str(tmp_path)) and not signaled
+        path.write_text(f"{os.getpid()} {start} {file.fileno()}\n")
+        assert stall.request(str(tmp_path)) and signaled == [os.getpid()]

@@ -47,17 +47,23 @@ class Job:
         (self.folder / ASKS).mkdir()
         (self.folder / "script.py").write_text(PRELUDE + script)
         environ = {name: value for name, value in os.environ.items() if not name.startswith("AMLTRAIN_")}
-        environ["AMLTRAIN_LINES"] = "1"
+        (self.folder / "ranks").mkdir()
+        environ["AMLTRAIN_STACK"] = str(self.folder / "ranks" / "0.stack")
         job_hooks.add(environ, str(self.folder), str(self.folder / "hooks"), gpus=False)
         self.process = subprocess.Popen(
             [python, str(self.folder / "script.py")], env=environ, cwd=self.folder, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         until((self.folder / "up").exists, "the script")
-        until(lambda: any((self.folder / "lines").glob("*")), "its first lines")
+
+    def pids(self) -> list[int]:
+        assert self.process is not None
+        whole = psutil.Process(self.process.pid)
+        return [one.pid for one in [whole, *whole.children(recursive=True)]]
 
     def ask(self, kind: str, text: str = "", rank: int = 0) -> dict[str, Any]:
-        return questions.ask(str(self.folder), {"kind": kind, "text": text, "rank": rank, "who": "test"}, "script.py")
+        payload = {"kind": kind, "text": text, "rank": rank, "who": "test"}
+        return questions.ask(str(self.folder), payload, "script.py", self.pids)
 
     def peek(self, text: str) -> str:
         (answer,) = self.ask("peek", text)["answers"]
@@ -150,15 +156,73 @@ def test_poke_that_raises_keeps_what_it_has_set_and_its_error(job: Job) -> None:
     assert "ZeroDivisionError" in json.loads((job.folder / POKES).read_text())["error"]
 
 
-def test_question_during_native_call_is_not_answered_later(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(questions, "_BEGIN_S", 0.5)
+@pytest.mark.parametrize("call", [
+    "hashlib.pbkdf2_hmac('sha256', b'', b'', 4_000_000)", "sum(itertools.repeat(1, 300_000_000))"
+], ids=["frees-the-lock", "keeps-the-lock"])  # fmt: skip
+def test_question_during_native_call_is_not_answered_later(
+    job: Job, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    monkeypatch.setattr(questions, "_BEGIN_S", 0.3)
+    monkeypatch.setattr(questions, "_NATIVE_S", 0.1)
+    monkeypatch.setattr(questions.stall, "ANSWER_S", 0.1)
     monkeypatch.setitem(questions._LIMITS, "poke", 0.0)
-    job.start("value = 1\nstep()\nwhile not os.path.exists('go'): step()\ntime.sleep(4)\nprint(value)\n" + LOOP)
+    code = "import hashlib, itertools\nvalue = 1\nstep()\nwhile not os.path.exists('go'): step()\n"
+    job.start(f"{code}{call}; print(value)\n" + LOOP)
     (job.folder / "go").touch()
-    until(lambda: "sleep(4)" in _line_of(job, job.ask("stack")["answers"][0]["threads"][0]["calls"][0][1]), "the call")
+    until(lambda: call in _line_of(job, job.ask("stack")["answers"][0]["threads"][0]["calls"][0][1]), "the call")
     assert not job.ask("poke", "value = 2")["answers"]
+    until(lambda: not job.ask("peek", "epoch").get("error"), "the end of the call")
     assert job.end().startswith("1\n")
     assert json.loads((job.folder / POKES).read_text())["error"]
+
+
+def test_question_interrupts_a_wait_which_goes_on(job: Job) -> None:
+    job.start("begun = time.monotonic()\nstep(1.5)\nprint(time.monotonic() - begun >= 1.5)\n" + LOOP)
+    assert job.peek("seconds, rate if 'rate' in globals() else 0") == "(1.5, 0)"
+    assert job.end().startswith("True\n")
+
+
+def test_stack_during_a_long_statement_is_answered(job: Job) -> None:
+    job.start(LOOP)
+    thread = threading.Thread(target=job.poke, args=("while not os.path.exists('go'): step()",))
+    thread.start()
+    until(lambda: any(call[0] == "<poke>" for call in job.ask("stack")["answers"][0]["threads"][0]["calls"]), "it")
+    (job.folder / "go").touch()
+    thread.join(60)
+    assert job.peek("rate") == "0.1" and job.end() == "3 0.1\n"
+
+
+@pytest.mark.parametrize("error", ["SystemExit(7)", "ValueError('ended')"])
+def test_signal_of_the_run_during_a_statement_is_not_lost(job: Job, error: str) -> None:
+    code = "import signal\ndef ends(number, frame):\n    raise {}\nsignal.signal(signal.SIGTERM, ends)\n"
+    job.start(code.format(error) + LOOP)
+    job.poke("import signal; os.kill(os.getpid(), signal.SIGTERM); step(1)")
+    text = job.end()
+    assert job.process is not None and job.process.returncode == (7 if "7" in error else 1)
+    assert "3 0.1" not in text and ("ended" in text or "7" in error)
+
+
+def test_script_with_the_signal_for_itself_keeps_it(job: Job) -> None:
+    code = "import signal\ngot = []\nsignal.signal(signal.SIGURG, lambda *args: got.append(args))\n"
+    job.start(code + "signal.raise_signal(signal.SIGURG)\n" + LOOP + "print(len(got) >= 1)\n")
+    assert job.ask("stack")["answers"][0]["threads"] and job.end() == "3 0.1\nTrue\n"
+
+
+def test_program_that_takes_the_place_of_the_python_lives_on(job: Job) -> None:
+    job.start("step()\nos.execvp('sh', ['sh', '-c', 'touch up2; while [ ! -e end ]; do sleep 0.1; done; echo done'])")
+    until((job.folder / "up2").exists, "the other program")
+    assert job.ask("stack") == {"answers": [], "silent": []} and job.end() == "done\n"
+
+
+@pytest.mark.parametrize(
+    "version",
+    ["", *(pytest.param(one, marks=pytest.mark.thorough) for one in ("3.8", "3.9", "3.10", "3.12", "3.13", "3.14"))],
+)
+def test_fork_of_a_run_that_can_be_asked_does_not_warn(job: Job, version: str) -> None:
+    code = "import warnings\nwarnings.simplefilter('error')\nif not os.fork():\n    os._exit(0)\nos.wait()\n"
+    job.start(code + LOOP, _python(version))
+    assert job.peek("rate") == "0.1" and job.peek("len(os.listdir('/proc/self/task'))") == "1"
+    assert job.end() == "3 0.1\n"
 
 
 def _line_of(job: Job, number: int) -> str:
@@ -240,7 +304,7 @@ def _python(version: str) -> str:
 
 def test_run_without_folder_of_questions_is_not_asked(tmp_path: Path) -> None:
     with pytest.raises(AgentError) as caught:
-        questions.ask(str(tmp_path), {"kind": "peek", "text": "1"}, "script.py")
+        questions.ask(str(tmp_path), {"kind": "peek", "text": "1"}, "script.py", list)
     assert "sealed" in str(caught.value)
 
 
@@ -250,7 +314,7 @@ def test_run_without_folder_of_questions_is_not_asked(tmp_path: Path) -> None:
 def test_question_of_wrong_form_is_refused(tmp_path: Path, payload: dict[str, Any]) -> None:
     (tmp_path / ASKS).mkdir()
     with pytest.raises(AgentError):
-        questions.ask(str(tmp_path), payload, "script.py")
+        questions.ask(str(tmp_path), payload, "script.py", list)
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root to write for another user")
@@ -278,7 +342,7 @@ def test_submitted_run_answers_from_another_process(tmp_path: Path) -> None:
         done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120)
         return done.stdout + done.stderr
 
-    amltrain("submit", "train.py", "--lines")
+    amltrain("submit", "train.py")
     until(lambda: "time.sleep(0.05)" in amltrain("runs", "stack", "last"), "the line")
     assert amltrain("runs", "peek", "last", "value + 1") == "2\n"
     assert "ZeroDivisionError" in amltrain("runs", "peek", "last", "1/0")
@@ -287,7 +351,7 @@ def test_submitted_run_answers_from_another_process(tmp_path: Path) -> None:
     amltrain("runs", "wait", "last")
     assert "value 7" in amltrain("runs", "logs", "last") and "ended" in amltrain("runs", "peek", "last", "value")
     (tmp_path / "end").unlink()
-    amltrain("submit", "train.py", "--lines", "--sealed")
+    amltrain("submit", "train.py", "--sealed")
     until(lambda: "running" in amltrain("runs", "show", "last"), "the sealed run")
     assert "sealed" in amltrain("runs", "peek", "last", "value")
     (tmp_path / "end").touch()

@@ -1,9 +1,9 @@
 """Hook in a job's Python that answers questions: where its threads are, and what an expression is in there.
 
-``supervise/job_hooks.py`` puts this file into a job's Python as ``amltrain_asked.py``. The thread that samples lines
-(``lines/lines_hook.py``) looks at the folder of questions and calls :meth:`Asked.look`. It answers itself where the
-threads are. An expression or a statement runs in the main thread between two bytecodes, by ``Py_AddPendingCall``, which
-interrupts neither a system call nor a native function; when its time is over before that, it does not run at all.
+``supervise/job_hooks.py`` puts this file into a job's Python as ``amltrain_asked.py``. Nothing of it runs, not even its
+import, until the agent sends :data:`SIGNAL`. Then ``supervise/import_hook.py`` calls :meth:`Answerer.answer`, in the
+main thread between two bytecodes, as Python does with any handler of a signal: a native function goes on to its end,
+a wait of Python (a lock, a socket, ``sleep``) is continued after it.
 
 The folder belongs to the user of the run, so who can ask can also cancel.
 """
@@ -16,58 +16,93 @@ import time
 TYPE_CHECKING = False  # do not import the module typing into the user's program
 if TYPE_CHECKING:
     from types import FrameType
-    from typing import Any, Callable, Dict, List, Optional, Tuple
+    from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
+#: Signal of the agent: processes that do not handle it, such as other programs of the job, ignore it.
+SIGNAL = "SIGURG"
 #: End of the name of a question; its answers end with ``.<pid>.answer``.
 QUESTION = ".question"
 #: Threads, and frames of each, that an answer has; characters of a text.
 _MAX_THREADS, _MAX_FRAMES, _MAX_TEXT = 200, 200, 20000
-#: What the interpreter calls in its main thread: it has only their addresses.
-_kept: "List[Any]" = []
 
 
 class TooLong(BaseException):
     """Stops what was asked after its time."""
 
 
-class Asked:
+class Answerer:
     """Answers for this process.
 
     Parameters
     ----------
     folder
         Folder of the questions.
-    main
-        Ident of the main thread.
     load
         Returns the names of a module beside this file.
     """
 
-    def __init__(self, folder: str, main: int, load: "Callable[[str], Dict[str, Any]]") -> None:
-        self._folder, self._main, self._load = folder, main, load
+    def __init__(self, folder: str, load: "Callable[[str], Dict[str, Any]]") -> None:
+        self._folder, self._load = folder, load
         self._own = os.path.dirname(__file__) + os.sep
         self._seen: Any = set()
-        self._lock = _thread.allocate_lock()
-        self._waiting: List[Any] = []
-        self._is_due = False
-        self._pending: Any = None
+        self._is_running = self._is_due = False
+        self._frame: Any = None
+        self._raised: Optional[BaseException] = None
         self._pretty: Any = None
 
-    def look(self) -> None:
-        """Answer the questions that are new."""
+    def answer(self, frame: "Optional[FrameType]") -> "Optional[BaseException]":
+        """Answer the questions that are new; return what a handler of another signal has raised meanwhile.
+
+        Parameters
+        ----------
+        frame
+            Where the main thread is; this may be in the statement of a question.
+        """
+        if self._is_running:
+            self._look_inside(frame)
+            return None
+        self._is_running, self._is_due, self._frame = True, True, frame
+        try:
+            while self._is_due and self._raised is None:
+                self._is_due = False
+                self._answer_new(("stack", "peek", "poke"))
+            return self._raised
+        finally:
+            self._is_running, self._frame, self._raised = False, None, None
+
+    def _look_inside(self, frame: "Optional[FrameType]") -> None:
+        """Say where the threads are while a statement runs; all else waits for its end."""
+        self._is_due = True
+        outer, trace = self._frame, sys.gettrace()
+        sys.settrace(None)
+        self._frame = frame
+        try:
+            self._answer_new(("stack",))
+        finally:
+            self._frame = outer
+            sys.settrace(trace)
+
+    def _answer_new(self, kinds: "Tuple[str, ...]") -> None:
         for name in sorted(os.listdir(self._folder)):
             if name.endswith(QUESTION) and name not in self._seen:
-                self._seen.add(name)
-                self._answer(name[: -len(QUESTION)])
+                try:
+                    self._answer(name, kinds)
+                except Exception as error:  # removed meanwhile, or a full disk: the question has no answer
+                    if _is_of_signal(error):
+                        self._raised = error
+                        return
 
-    def _answer(self, number: str) -> None:
+    def _answer(self, name: str, kinds: "Tuple[str, ...]") -> None:
         import json
 
-        path = os.path.join(self._folder, number + QUESTION)
+        path, number = os.path.join(self._folder, name), name[: -len(QUESTION)]
         if os.stat(path).st_uid != os.geteuid():
             return
         with open(path, encoding="utf-8") as file:
             question = json.load(file)
+        if question["kind"] not in kinds:
+            return
+        self._seen.add(name)
         if time.monotonic() > question["until"]:
             return
         if question["kind"] == "stack":
@@ -80,12 +115,12 @@ class Asked:
         process = getattr(sys.modules.get("multiprocessing.process"), "_parent_process", None)
         path = str(getattr(sys.modules.get("__main__"), "__file__", None) or "")
         is_script = not question["script"] or os.path.basename(path) == question["script"]
-        return process is None and is_script and _rank() == question["rank"]
+        return process is None and is_script and rank_of(os.environ) == question["rank"]
 
     def _write(self, number: str, answer: "Dict[str, Any]") -> None:
         import json
 
-        answer.update(pid=os.getpid(), rank=_rank(), name=_name())
+        answer.update(pid=os.getpid(), rank=rank_of(os.environ), name=_name())
         path = os.path.join(self._folder, "%s.%d" % (number, os.getpid()))
         with open(path + ".part", "w", encoding="utf-8") as file:
             json.dump(answer, file)
@@ -95,12 +130,13 @@ class Asked:
 
     def _threads(self) -> "List[Dict[str, Any]]":
         names = {ident: thread.name for ident, thread in getattr(sys.modules.get("threading"), "_active", {}).items()}
+        main = _thread.get_ident()
+        frames: Dict[int, Any] = {**sys._current_frames(), main: self._frame}
         found = []
-        frames = sys._current_frames()
-        for ident in sorted(frames, key=lambda one: one != self._main)[:_MAX_THREADS]:
+        for ident in sorted(frames, key=lambda one: one != main)[:_MAX_THREADS]:
             calls = self._calls(frames[ident])
             if calls:
-                found.append({"name": names.get(ident, ""), "main": ident == self._main, "calls": calls})
+                found.append({"name": names.get(ident, ""), "main": ident == main, "calls": calls})
         frames.clear()
         return found
 
@@ -119,38 +155,15 @@ class Asked:
     def _in_main_thread(self, number: str, question: "Dict[str, Any]") -> None:
         mode = "eval" if question["kind"] == "peek" else "exec"
         try:
-            import ctypes
-
             code = compile(question["text"], "<%s>" % question["kind"], mode)
             self._pretty = self._pretty or self._load("amltrain_pretty")["pretty"]
         except (ImportError, SyntaxError, ValueError) as error:
             return self._write(number, {"error": "%s: %s" % (type(error).__name__, error)})
-        if self._pending is None:
-            self._pending = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._on_main)
-            _kept.append(self._pending)
-        with self._lock:
-            self._waiting.append((number, code, question))
-            # One at a time: Python 3.11 never returns from a traced call while another one waits.
-            if not self._is_due and ctypes.pythonapi.Py_AddPendingCall(self._pending, None) == 0:
-                self._is_due = True
-
-    def _on_main(self, _: "Any") -> int:
-        """Run what waits; called by the interpreter in its main thread."""
-        while True:
-            with self._lock:
-                if not self._waiting:
-                    self._is_due = False
-                    return 0
-                number, code, question = self._waiting.pop(0)
-            try:
-                if time.monotonic() <= question["until"]:
-                    self._write(number, self._run(code, question))
-            except Exception:  # a full disk: the question has no answer
-                pass
+        self._write(number, self._run(code, question))
 
     def _run(self, code: "Any", question: "Dict[str, Any]") -> "Dict[str, Any]":
         end = time.monotonic() + question["limit"]
-        places = self._places(sys._getframe(1))
+        places = self._places(self._frame)
         names = dict(sys.modules["__main__"].__dict__)
         for _, own in places:
             names.update(own)  # one dict: comprehensions and lambdas do not see locals
@@ -171,8 +184,8 @@ class Asked:
         except TooLong:
             return {"error": "it took longer than %g s and was stopped" % question["limit"]}
         except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):  # somebody cancels the run: not an error of what was asked
-                _thread.interrupt_main()
+            if _is_of_signal(error):  # the run's own
+                self._raised = error
             return {"error": "%s: %s" % (type(error).__name__, _text(error))}
         finally:
             sys.settrace(trace)
@@ -209,6 +222,22 @@ def _assign(names: "Dict[str, Any]", before: "Dict[str, Any]", places: "List[Tup
 _MISSING = object()
 
 
+def _is_of_signal(error: BaseException) -> bool:
+    """Whether the handler of a signal has raised it, such as that of a cancel."""
+    if isinstance(error, KeyboardInterrupt):
+        return True
+    import signal
+
+    handlers = [signal.getsignal(number) for number in range(1, signal.NSIG)]
+    codes = {getattr(getattr(one, "__func__", one), "__code__", None) for one in handlers} - {None}
+    step = error.__traceback__
+    while step is not None:
+        if step.tb_frame.f_code in codes:
+            return True
+        step = step.tb_next
+    return False
+
+
 def _text(error: BaseException) -> str:
     try:
         return str(error)[:500]
@@ -216,10 +245,11 @@ def _text(error: BaseException) -> str:
         return "(without text)"
 
 
-def _rank() -> int:
+def rank_of(environ: "Mapping[str, str]") -> int:
+    """Return the number of a process of a distributed run, from its variables."""
     for name in ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "AMLTRAIN_RANK"):
-        if os.environ.get(name, "").isdigit():
-            return int(os.environ[name])
+        if environ.get(name, "").isdigit():
+            return int(environ[name])
     return 0
 
 

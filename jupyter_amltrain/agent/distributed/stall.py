@@ -16,15 +16,18 @@ import time
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from ..protocol import METRICS
+from .launchers import RANKS
 
 #: Variable with the path of a rank's stack file.
 VARIABLE = "AMLTRAIN_STACK"
+#: That of a run of one process, in the run folder.
+ONE_PROCESS = os.path.join(RANKS, "0.stack")
 #: Seconds without a line and a metric until the stacks are read; ``$AMLTRAIN_STALL`` sets others.
 DEFAULT_STALL_S = 300.0
 #: Seconds between two looks at the sizes of the files, as a part of the above.
 _LOOKS = 10
 #: Seconds until the stacks are there.
-_ANSWER_S = 1.0
+ANSWER_S = 1.0
 _STACK_BYTES = 64 << 10
 #: ``File "path", line 12 in name`` of faulthandler.
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)', re.MULTILINE)
@@ -155,11 +158,11 @@ class StallWatch:
     def _look(self) -> str:
         """Ask for the stacks, or read them; return where the ranks are if no stack has changed since the last time."""
         if not self._has_requested:
-            self._has_requested = self._request()
-            self._next = time.monotonic() + _ANSWER_S
+            self._has_requested = request(self._folder)
+            self._next = time.monotonic() + ANSWER_S
             return ""
         self._has_requested = False
-        before, self._first = self._first, self._read_stacks()
+        before, self._first = self._first, _read_stacks(self._folder)
         return sentence(self._first, self._script, self._offset, self._what) if before == self._first else ""
 
     def _read_sizes(self) -> Dict[str, int]:
@@ -172,40 +175,54 @@ class StallWatch:
                 pass
         return sizes
 
-    def _stack_files(self) -> List[Tuple[int, str]]:
-        folder = os.path.join(self._folder, "ranks")
+
+def stack_files(folder: str) -> List[Tuple[int, str]]:
+    """Return rank and path of the files of a run into which its processes write their stacks."""
+    place = os.path.join(folder, RANKS)
+    try:
+        names = [name for name in os.listdir(place) if name.endswith(".stack") and name[:-6].isdigit()]
+    except OSError:
+        return []
+    return [(int(name[:-6]), os.path.join(place, name)) for name in names]
+
+
+def request(folder: str) -> bool:
+    """Ask each process that has a file for its stack; return whether there is one."""
+    requested = False
+    for _, path in stack_files(folder):
         try:
-            names = [name for name in os.listdir(folder) if name.endswith(".stack") and name[:-6].isdigit()]
-        except OSError:
-            return []
-        return [(int(name[:-6]), os.path.join(folder, name)) for name in names]
+            with open(path) as file:
+                head = file.readline()
+            pid, start, handle = (*head.split(), "")[:3]
+            # A rank that has ended may have left its number to another process, and its descriptor to another file.
+            if start == _start_time(int(pid)) and (not handle or _is_open(int(pid), handle, path)):
+                os.truncate(path, len(head))
+                os.kill(int(pid), signal_number())
+                requested = True
+        except (OSError, ValueError):
+            continue
+    return requested
 
-    def _request(self) -> bool:
-        """Send the signal to each rank that waits for it; return whether any does."""
-        requested = False
-        for _, path in self._stack_files():
-            try:
-                with open(path) as file:
-                    pid, start = file.readline().split()
-                if start == _start_time(int(pid)):  # a rank that has ended may have left its number to another process
-                    os.truncate(path, len("%s %s\n" % (pid, start)))
-                    os.kill(int(pid), signal_number())
-                    requested = True
-            except (OSError, ValueError):
-                continue
-        return requested
 
-    def _read_stacks(self) -> Dict[int, Stack]:
-        found = {}
-        for rank, path in self._stack_files():
-            try:
-                with open(path, errors="replace") as file:
-                    seen = stacks(file.read(_STACK_BYTES))
-            except OSError:
-                continue
-            if seen:
-                found[rank] = seen[-1]
-        return found
+def _is_open(pid: int, handle: str, path: str) -> bool:
+    opened, expected = os.stat("/proc/%d/fd/%d" % (pid, int(handle))), os.stat(path)
+    return (opened.st_dev, opened.st_ino) == (expected.st_dev, expected.st_ino)
+
+
+def read_stack(path: str) -> Tuple[int, Optional[Stack]]:
+    """Return the pid of a file's process and its last stack."""
+    try:
+        with open(path, errors="replace") as file:
+            text = file.read(_STACK_BYTES)
+        seen = stacks(text)
+        return int(text.split()[0]), seen[-1] if seen else None
+    except (OSError, ValueError, IndexError):
+        return 0, None
+
+
+def _read_stacks(folder: str) -> Dict[int, Stack]:
+    found = {rank: read_stack(path)[1] for rank, path in stack_files(folder)}
+    return {rank: stack for rank, stack in found.items() if stack is not None}
 
 
 def _limit() -> float:

@@ -64,9 +64,6 @@ class LineSampler:
         self._sums = load("amltrain_line_sums")["LineSums"](main, gpus, figures, text_of)
         self._file = load("amltrain_line_file")["LineFile"](folder, text_of)
         self._run_time = figures["run_time"]
-        self._asks, self._load, self._main = os.path.dirname(folder) + "/asks", load, main
-        self._asked: Any = None
-        self._asked_at = 0
         self._started = time.monotonic()
         self._random = time.time_ns() & 0xFFFFFFFF
         self._idents = [main]
@@ -108,7 +105,6 @@ class LineSampler:
                     return True
                 seen = self._look(own)
                 now = time.monotonic()
-                price += self._listen()
             weight, lateness = 0.0, now - requested
             while due + gap <= now:
                 due += gap
@@ -149,20 +145,6 @@ class LineSampler:
             if seen is None:
                 now = time.monotonic()
         return False
-
-    def _listen(self) -> float:
-        """Answer what somebody asks about this process (``asking/asked_hook.py``); return the seconds that it took."""
-        begun = 0.0
-        try:
-            changed = os.stat(self._asks).st_mtime_ns
-            if changed != self._asked_at:
-                self._asked_at, begun = changed, time.thread_time()
-                if self._asked is None:
-                    self._asked = self._load("amltrain_asked")["Asked"](self._asks, self._main, self._load)
-                self._asked.look()
-        except Exception:  # no folder: nobody may ask
-            pass
-        return time.thread_time() - begun if begun else 0.0
 
     def _waited_for_processor(self, lateness: float) -> bool:
         """Whether this thread was late because other programs used all processors."""

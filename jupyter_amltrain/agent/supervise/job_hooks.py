@@ -10,8 +10,19 @@ import zlib
 from typing import Dict, Mapping, Optional, Sequence, Tuple
 
 from ..displays import display_hook
+from ..distributed import stall
 from ..pictures import matplotlib_hook
-from ..protocol import AUTOLOG, DISPLAYS, FAILURE, FAILURE_VARIABLE, LINES, LINES_FOLDER, PICTURES
+from ..protocol import (
+    ASKS,
+    ASKS_FOLDER,
+    AUTOLOG,
+    DISPLAYS,
+    FAILURE,
+    FAILURE_VARIABLE,
+    LINES,
+    LINES_FOLDER,
+    PICTURES,
+)
 from ..telemetry import torch_hook
 from ..trackers import tracker_hook
 from ..trackers.tracker_files import NOTES_FILE
@@ -60,7 +71,7 @@ def clear(env: Dict[str, str]) -> None:
     pictures = (matplotlib_hook.FOLDER, matplotlib_hook.AT_EXIT)
     follow = (mlflow_hook.PORT, mlflow_hook.TOKEN, tracker_hook.NOTES)
     own = (torch_hook.FOLDER, display_hook.FOLDER, FAILURE_VARIABLE, LINES_FOLDER, spawn_hook.CELL)
-    for name in (*own, *pictures, *follow):
+    for name in (*own, *pictures, *follow, ASKS_FOLDER, stall.VARIABLE):
         env.pop(name, None)
 
 
@@ -98,6 +109,8 @@ def add(
     names[FAILURE_VARIABLE] = FAILURE
     if env.get(LINES_FOLDER) == "1":  # not by itself: its price is not known well enough
         names[LINES_FOLDER] = LINES
+    if os.path.isdir(os.path.join(folder, ASKS)):
+        names[ASKS_FOLDER] = ASKS
     if gpus:
         names[torch_hook.FOLDER] = "telemetry"
     places = {variable: os.path.join(folder, name) for variable, name in names.items()}

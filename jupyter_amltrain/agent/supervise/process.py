@@ -9,7 +9,7 @@ import subprocess
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from .. import testing
-from ..distributed import launchers
+from ..distributed import launchers, stall
 from ..environments.build import INTERPRETER_VARIABLES
 from ..kept_values import SECRETS
 from ..process_setup import log_line
@@ -169,13 +169,16 @@ def start(
     if container is not None:
         task = task._replace(environ=containers.inherited(task.environ))
     code = code_place.place_of(task)
+    if not (task.job.get("spec") or {}).get("sealed"):
+        os.makedirs(os.path.join(task.folder, ASKS), mode=0o700, exist_ok=True)
     env, hook = variables(task, sink, code.search)
     code_place.make_working_folder(task.job["cwd"], os.path.join(task.folder, SOURCE))
     if code.note and code.note not in task.state.get("notes", ()):
         task.state["notes"] = [*task.state.get("notes", ()), code.note]
     _create_outputs(task, env)
-    if not (task.job.get("spec") or {}).get("sealed"):
-        os.makedirs(os.path.join(task.folder, ASKS), mode=0o700, exist_ok=True)
+    if container is None and not task.job.get("ranks") and env.get(stall.VARIABLE) != "0":
+        env[stall.VARIABLE] = os.path.join(task.folder, stall.ONE_PROCESS)
+        os.makedirs(os.path.dirname(env[stall.VARIABLE]), mode=0o700, exist_ok=True)
     _link_kept_folders(task)
     argv, cwd, output = code.argv, task.job["cwd"], LOG
     if task.job.get("ranks"):
