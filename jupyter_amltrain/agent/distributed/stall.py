@@ -1,8 +1,9 @@
-"""Ranks that make no progress: where each of them is, while the others wait for it in a collective call.
+"""Runs that make no progress: where they are; of ranks, where each is while the others wait in a collective call.
 
 A run of several processes stops silently when one of them never reaches the call in which the others wait. When the run
 has written no log and no metric for a while, each rank writes its stack, twice. The result is what was seen, not
-a guess: which ranks wait, and in which line the others are. The run goes on.
+a guess: which ranks wait, and in which line the others are. The run goes on. A run of one process that uses neither
+processor nor GPU meanwhile shows the line in which it is.
 
 Python's :mod:`faulthandler` writes the stack of a process that is blocked, too; :func:`register` runs in each rank.
 """
@@ -15,7 +16,8 @@ import signal
 import time
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from ..protocol import METRICS
+from ..protocol import METRICS, read_regular
+from ..telemetry.recent_use import RecentUse
 from .launchers import RANKS
 
 #: Variable with the path of a rank's stack file.
@@ -28,7 +30,7 @@ DEFAULT_STALL_S = 300.0
 _LOOKS = 10
 #: Seconds until the stacks are there.
 ANSWER_S = 1.0
-_STACK_BYTES = 64 << 10
+_STACK_BYTES, _SOURCE_BYTES = 64 << 10, 1 << 20
 #: ``File "path", line 12 in name`` of faulthandler.
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)', re.MULTILINE)
 #: Modules whose calls wait for the other ranks. A backward pass waits for the gradients of all ranks.
@@ -108,8 +110,35 @@ def sentence(found: Mapping[int, Stack], script: str, line_offset: int, what: st
     )  # fmt: skip
 
 
+def place_of(stack: Stack, script: str, line_offset: int, what: str) -> str:
+    """Return where a process is: ``line 4 of the cell (x = queue.get()), in wait (threading.py:320)``.
+
+    Parameters
+    ----------
+    script, line_offset, what
+        As for :func:`sentence`.
+    """
+    inner = stack.frames[0]
+    call = "in %s (%s:%d)" % (inner.name, os.path.basename(inner.file), inner.line)
+    own = next((one for one in stack.frames if os.path.basename(one.file) == script), None)
+    if own is None:
+        return call
+    code = _line_of(own)
+    text = "line %d of the %s" % (own.line - line_offset, what) + (" (%s)" % code if code else "")
+    return text if own is inner else "%s, %s" % (text, call)
+
+
+def _line_of(frame: Frame) -> str:
+    try:
+        lines = read_regular(frame.file, _SOURCE_BYTES).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    text = lines[frame.line - 1].strip()[:80] if 0 < frame.line <= len(lines) else ""
+    return "".join(one if one.isprintable() else " " for one in text)
+
+
 class StallWatch:
-    """Watches a run of several processes for ranks that make no progress; part of the supervisor.
+    """Watches a run that makes no progress; part of the supervisor.
 
     Parameters
     ----------
@@ -127,6 +156,7 @@ class StallWatch:
         self._offset = offset if isinstance(offset, int) else 0
         self._what = "cell" if spec.get("script") or spec.get("is_cell") else "script"
         self._limit = _limit()
+        self._use = None if job.get("ranks") else RecentUse(folder)
         self._sizes: Dict[str, int] = {}
         self._since = self._next = time.monotonic()
         self._first: Optional[Dict[int, Stack]] = None
@@ -147,12 +177,14 @@ class StallWatch:
             return False
         self._next = now + self.period
         sizes = self._read_sizes()
-        if sizes != self._sizes:
+        is_idle = self._use is None or self._use.is_idle()
+        if sizes != self._sizes or not is_idle:
             self._sizes, self._since, self._first, self._has_requested, self.text = sizes, now, None, False, ""
         elif now - self._since > self._limit and not self.text:
             found = self._look()
             if found:
-                self.text = "no log and no metric for %d s: %s" % (now - self._since, found)
+                missing = "no log and no metric" if self._use is None else "no log, metric, CPU or GPU use"
+                self.text = "%s for %d s: %s" % (missing, now - self._since, found)
         return self.text != before
 
     def _look(self) -> str:
@@ -163,7 +195,11 @@ class StallWatch:
             return ""
         self._has_requested = False
         before, self._first = self._first, _read_stacks(self._folder)
-        return sentence(self._first, self._script, self._offset, self._what) if before == self._first else ""
+        if before != self._first or not self._first:
+            return ""
+        if self._use is not None:
+            return place_of(next(iter(self._first.values())), self._script, self._offset, self._what)
+        return sentence(self._first, self._script, self._offset, self._what)
 
     def _read_sizes(self) -> Dict[str, int]:
         sizes = {}

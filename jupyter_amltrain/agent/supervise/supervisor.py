@@ -150,7 +150,7 @@ class Supervisor:
         self.status: Optional[int] = None
         self.helpers = host.helpers
         self.gpu_guard = GpuUsageGuard(task.folder, task.devices, task.job, host.node)
-        self.stall = StallWatch(task.folder, task.job) if task.job.get("ranks") else None
+        self.stall = StallWatch(task.folder, task.job)
         self.container = Container(task.mark, task.environ) if task.job.get("container") else None
         self.slice = slice_of(task.folder, task.job)
         self.slice_end = ""
@@ -257,7 +257,7 @@ class Supervisor:
         attempts.clear_records(folder)
         self.host.log_restart("%s, after %s" % (attempts.title(job, state), outcome.detail))
         self.rank = self.status = self.stopped = self.gpu_verdict = self.kill_at = None
-        self.stall = None if self.stall is None else StallWatch(folder, job)
+        self.stall = StallWatch(folder, job)
         self.began = protocol.mono()
         self.save()
         testing.hit("before_restart")
@@ -333,8 +333,7 @@ class Supervisor:
 
     def _wait(self) -> None:
         deadlines = [protocol.mono() + (self.gpu_guard.period if self.slice is None else SLICE_CHECK_S)]
-        if self.stall is not None:
-            deadlines.append(protocol.mono() + self.stall.period)
+        deadlines.append(protocol.mono() + self.stall.period)
         if self.stopped is None:
             deadlines += [moment for moment in (self._time_limit(), self.preemption_due) if moment < float("inf")]
         for moment in (self.kill_at, self.retry_save_at, *(helper.due for helper in self.helpers.all_helpers)):
@@ -365,7 +364,7 @@ class Supervisor:
         changed = self.file.changed()
         if changed:
             log_line(self.task.folder, "supervisor: state.json was changed by another process; writing it again")
-        if self.stall is not None and self.stopped is None and self.stall.update():
+        if self.stopped is None and self.stall.update():
             self.state["detail"], changed = self.stall.text, True
         changed = self.notes.take(self.state) or changed
         if self.gpu_guard.update(self.state) or changed:
