@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
 
 import msgspec
 
 from jupyter_amltrain.agent import values
+from jupyter_amltrain.agent.asking.pokes import MAX_SHOWN, MAX_TEXT
 from jupyter_amltrain.agent.protocol import JOB, MAX_RESTARTS, STATE, valid_run_id
 from jupyter_amltrain.backends.streams import stream_of
 from jupyter_amltrain.backends.target_files import TargetFiles
 from jupyter_amltrain.errors import AmlTrainError, ResultMissing
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.job import JobSpec
-from jupyter_amltrain.schema.run import DAMAGED, PastAttempt, Phase, Run, RunHandle, RunState, RunStatus
+from jupyter_amltrain.schema.run import DAMAGED, PastAttempt, Phase, Poke, Run, RunHandle, RunState, RunStatus
 from jupyter_amltrain.schema.run_file import OutValue, SavedValue, saved_value
 from jupyter_amltrain.text import tilde
 
@@ -169,6 +170,8 @@ _MAX_NOTES = 8
 
 #: Processes of a run whose logs can be read; for the same reason.
 _MAX_RANKS = 4096
+#: Unix seconds above which a time is none.
+_MAX_TIME = 1e11
 
 
 def run_of(handle: RunHandle, folder: str, job: Mapping[str, Any], state: Mapping[str, Any]) -> Run:
@@ -270,7 +273,19 @@ def status_of(state: Mapping[str, Any]) -> RunStatus:
         attempts=msgspec.convert(tuple(state.get("attempts") or ())[-MAX_RESTARTS:], tuple[PastAttempt, ...]),
         notes=tuple(map(_text, list(state.get("notes") or ())[:_MAX_NOTES])),
         experiment=_text(state.get("experiment") or "")[:250],
+        pokes=tuple(_pokes(state.get("pokes"))),
     )
+
+
+def _pokes(rows: Any) -> Iterator[Poke]:
+    for row in rows[-MAX_SHOWN:] if isinstance(rows, list) else ():
+        try:
+            poke = msgspec.convert(row, Poke)
+        except msgspec.ValidationError:  # a job has written it
+            continue
+        texts = {name: _text(getattr(poke, name))[:MAX_TEXT] for name in ("who", "text", "error")}
+        if abs(poke.time) < _MAX_TIME:
+            yield msgspec.structs.replace(poke, **texts)
 
 
 def _rank(value: Any) -> int | None:

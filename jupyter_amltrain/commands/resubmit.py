@@ -13,6 +13,7 @@ from jupyter_amltrain.backends.run_files import RunFiles
 from jupyter_amltrain.commands.parser import Parser, run_flag
 from jupyter_amltrain.commands.registry import Command, Context, Examples, Result
 from jupyter_amltrain.errors import AmlTrainError, CommandError
+from jupyter_amltrain.inside.pokes import repeat_note
 from jupyter_amltrain.jobs import environments, flag_types
 from jupyter_amltrain.jobs.launch import is_downloaded
 from jupyter_amltrain.jobs.origin import has_commit, origin_of, top_folder
@@ -310,7 +311,8 @@ def repeated_spec(original: TrackedRun, params: Mapping[str, Any], *, target: st
     )
     groups = ("git", "data", *(("python", "packages") if now.packages and then.packages else ()))
     note = difference_note(str(run.handle), differences((then, now), groups))
-    return msgspec.structs.replace(spec, notes=(*spec.notes, note)) if note else spec
+    notes = [note, repeat_note(str(run.handle), run.status.pokes)]
+    return msgspec.structs.replace(spec, notes=(*spec.notes, *filter(None, notes)))
 
 
 def _takes_images(target: str) -> bool:

@@ -76,6 +76,7 @@ def comparison(runs: Sequence[TrackedRun]) -> dict[str, Any]:
                 "experiment": job.experiment,
                 "target": job.target,
                 "gpus": len(job.status.devices),
+                **({"pokes": [poke.text for poke in job.status.pokes]} if job.status.pokes else {}),
             }
             for job in jobs
         ],

@@ -98,8 +98,7 @@ async def ask(backend: Backend, run: Run, kind: str, text: str, rank: int) -> st
     CommandError
         The expression raised, or the main thread did not get to it: then the message says where it is.
     """
-    who = f"asked on {socket.gethostname()}"
-    reply = await _ask(backend, run, {"kind": kind, "text": text, "rank": rank, "who": who})
+    reply = await _ask(backend, run, {"kind": kind, "text": text, "rank": rank, "who": socket.gethostname()})
     answers = _rows(reply, "answers")
     if not answers:
         where = where_text(await read_stack(backend, run), rank)

@@ -10,6 +10,7 @@ import msgspec
 
 from jupyter_amltrain.agent.telemetry.gpu_columns import ACTIVITY, BY_NAME, GPU_COLUMNS, MAX, GpuColumn, symbol
 from jupyter_amltrain.agent.telemetry.gpu_names import gpu_counts, gpu_name
+from jupyter_amltrain.inside.pokes import poke_text, running_since
 from jupyter_amltrain.kernel.chart_axes import (
     amount_text,
     ends_only,
@@ -25,6 +26,7 @@ from jupyter_amltrain.schema.chart import (
     STRIP_HEIGHT,
     Axis,
     Chart,
+    ChartMark,
     ChartSeries,
     ChartSet,
     LegendEntry,
@@ -91,7 +93,9 @@ def charts_of(record: RunRecord) -> ChartSet:
         if _known(values_at(record, chart.series[0].data)):
             charts.append(_with_values(chart, record))
     gpus, gpus_text = gpu_legend(record.gpu)
-    found = ChartSet(charts=tuple(charts), gpus=gpus, gpus_text=gpus_text)
+    began = running_since(record.phases)
+    marks = tuple(ChartMark(poke.time, poke.step, poke_text(poke, began)) for poke in record.pokes)
+    found = ChartSet(charts=tuple(charts), gpus=gpus, gpus_text=gpus_text, marks=marks)
     if not sources:
         return found
     return msgspec.structs.replace(

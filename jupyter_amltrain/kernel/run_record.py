@@ -131,6 +131,7 @@ def record_of(entry: Entry) -> RunRecord:
         children=(children := () if run.spec.sweep is not None else _children(entry)),
         children_hidden=0 if run.spec.sweep else entry.children.hidden + len(entry.children.runs) - len(children),
         parent=run.parent,
+        pokes=status.pokes,
         attempt=run.status.attempt,
         scaling=_part(entry, "throughput", lambda: _measurement(entry), None),
         **files._asdict(),

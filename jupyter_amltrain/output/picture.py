@@ -82,6 +82,10 @@ def _draw(axes: Any, chart: Chart, record: Record) -> None:
     if chart.steps is None:
         for phase in shared.phases:
             axes.axvspan(phase.start, phase.end, color=SHADE, linewidth=0, zorder=0)
+    for mark in shared.marks:
+        at = mark.time - shared.start if chart.steps is None else mark.step if chart.x else None
+        if at is not None:
+            axes.axvline(at, color=INK, linewidth=0.8, dashes=(1.5, 1.5))
 
 
 def _values(record: Record, path: SeriesPath) -> Any:

@@ -8,6 +8,7 @@ import shlex
 import msgspec
 
 from jupyter_amltrain.agent.supervise.outcome import GPU_UNUSED
+from jupyter_amltrain.inside.pokes import poke_text, running_since
 from jupyter_amltrain.kernel.gpu_summary import figure_groups, gpus_text
 from jupyter_amltrain.kernel.throughput import throughput_text
 from jupyter_amltrain.output.sweep_table import sweep_lines
@@ -55,6 +56,8 @@ def record_text(record: RunRecord, log_lines: int = LOG_LINES, child_rows: int =
         lines.append(record.error)
     elif record.detail and (not record.done or record.state == RunState.CANCELED):
         lines.append(record.detail)
+    began = running_since(record.phases)
+    lines += [f"poke {_one_line(poke_text(poke, began))}" for poke in record.pokes]
     lines += frames_lines(record)
     # The reason of a run that was stopped for it has the same sentences.
     if record.truth is not None and record.truth.verdict == "not used" and record.reason != GPU_UNUSED:

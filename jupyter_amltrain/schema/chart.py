@@ -105,6 +105,24 @@ class PhaseShade(msgspec.Struct, frozen=True):
     end: float
 
 
+class ChartMark(msgspec.Struct, frozen=True):
+    """A moment of the run that all charts mark by a vertical line.
+
+    Attributes
+    ----------
+    time
+        Unix seconds.
+    step
+        Its place in charts over steps; ``None``: there it has none.
+    label
+        Shown on hover.
+    """
+
+    time: float
+    step: int | None
+    label: str
+
+
 class LegendEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """A name in the legend of the GPUs; its place is the number of its color.
 
@@ -139,3 +157,4 @@ class ChartSet(msgspec.Struct, frozen=True, kw_only=True):
     start: float = 0.0
     time: Axis | None = None
     phases: tuple[PhaseShade, ...] = ()
+    marks: tuple[ChartMark, ...] = ()

@@ -13,7 +13,7 @@ import msgspec
 from jupyter_amltrain.schema.chart import ChartSet
 from jupyter_amltrain.schema.child_run import ChildRun
 from jupyter_amltrain.schema.failure import FrameTable
-from jupyter_amltrain.schema.run import Phase, RunLink
+from jupyter_amltrain.schema.run import Phase, Poke, RunLink
 from jupyter_amltrain.schema.scaling import Measurement
 from jupyter_amltrain.schema.sweep_board import SweepBoard
 from jupyter_amltrain.schema.table import Table
@@ -361,6 +361,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     children: tuple[ChildRun, ...] = ()  #: steps of a pipeline, trials of a sweep or AutoML job, oldest first
     children_hidden: int = 0  #: further ones
     parent: str = ""  #: handle of the run that this one is part of
+    pokes: tuple[Poke, ...] = ()  #: the newest statements that somebody has run in it
     attempt: int = 1  #: above 1 for a run that was started again
     scaling: Measurement | None = None  #: of a run that only measures the job's speed at one width
     sweep: SweepBoard | None = None  #: of a sweep, in place of its children

@@ -121,6 +121,29 @@ class PastAttempt(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float | None = None
 
 
+class Poke(msgspec.Struct, frozen=True, kw_only=True):
+    """A statement that somebody has run in a job: the values of the run alone do not repeat it.
+
+    Attributes
+    ----------
+    time
+        Unix seconds.
+    who
+        User and machine.
+    step
+        Step of the newest metric that was logged before.
+    error
+        What it has raised; empty if it has run.
+    """
+
+    time: float
+    who: str = ""
+    rank: int = 0
+    step: int | None = None
+    text: str = ""
+    error: str = ""
+
+
 class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Status of one run as a backend observed it at one moment."""
 
@@ -143,6 +166,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     failed_rank: int | None = None  #: process that failed first, of a run of several
     notes: tuple[str, ...] = ()  #: notes of the target about the start: a shared GPU, no GPU because of the driver
     experiment: str = ""  #: MLflow experiment that the script has chosen; empty for that of its job
+    pokes: tuple[Poke, ...] = ()  #: the newest statements that were run in it (``agent/asking/pokes.py``)
     #: Its page first; the others while it runs. Files have an older name.
     links: tuple[RunLink, ...] = msgspec.field(default=(), name="doors")
 

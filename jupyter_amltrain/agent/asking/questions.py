@@ -7,7 +7,6 @@ it is in a native function, still writes its main thread's stack (``distributed/
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import signal
@@ -16,7 +15,8 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping
 
 from ..distributed import stall
 from ..processes import LINUX
-from ..protocol import ASKS, POKES, AgentError, wall
+from ..protocol import ASKS, AgentError
+from . import pokes
 from .asked_hook import QUESTION, SIGNAL, rank_of
 
 Json = Dict[str, Any]
@@ -71,7 +71,7 @@ def ask(folder: str, payload: Mapping[str, Any], script: str, members: Callable[
     finally:
         _remove(asks, number)
     if kind == "poke":
-        _note(folder, payload, answers)
+        pokes.note(folder, payload, str(answers[0].get("error") or "") if answers else "no answer")
     silent = question.silent() if kind == "stack" else {}
     return {"answers": answers, "silent": [{"pid": pid, "rank": silent[pid]} for pid in sorted(silent)]}
 
@@ -199,16 +199,3 @@ def _remove(asks: str, number: str) -> None:
                 os.remove(os.path.join(asks, name))
             except OSError:
                 pass
-
-
-def _note(folder: str, payload: Mapping[str, Any], answers: List[Json]) -> None:
-    """Keep what was run in the job: who, when, what, and its error."""
-    error = answers[0].get("error", "") if answers else "no answer"
-    row = {
-        "time": wall(),
-        "who": "%s, %s" % (getpass.getuser(), payload.get("who", "")),
-        "rank": payload.get("rank", 0),
-    }
-    row.update(text=payload.get("text", ""), error=error)
-    with open(os.path.join(folder, POKES), "a", encoding="utf-8") as file:
-        file.write(json.dumps(row) + "\n")

@@ -14,6 +14,7 @@ import time
 from typing import Any, Dict, FrozenSet, List, Optional, Protocol
 
 from .. import protocol, testing
+from ..asking.pokes import NewPokes
 from ..distributed.stall import StallWatch
 from ..process_setup import drain, log_line
 from ..processes import boot_id, find_process, identity, pid_scope, resume, run_members, signal_processes
@@ -155,6 +156,7 @@ class Supervisor:
         self.slice = slice_of(task.folder, task.job)
         self.slice_end = ""
         self.notes = SinkNotes(task.folder)
+        self.pokes = NewPokes(task.folder)
         self.began = 0.0
         self.first_start: Optional[float] = None  #: unix seconds
         self.stopped: Optional[str] = None
@@ -367,6 +369,7 @@ class Supervisor:
         if self.stopped is None and self.stall.update():
             self.state["detail"], changed = self.stall.text, True
         changed = self.notes.take(self.state) or changed
+        changed = self.pokes.take(self.state) or changed
         if self.gpu_guard.update(self.state) or changed:
             self.save()
         if self.stopped is None:
@@ -505,6 +508,7 @@ class Supervisor:
             finish_helper(self.helpers, sink, self.file.exists())
             tick()
         self.notes.take(self.state)
+        self.pokes.take(self.state)
 
     def _cancel_requested(self) -> bool:
         return self.host.cancel_requested(self)

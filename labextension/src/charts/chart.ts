@@ -253,6 +253,8 @@ export interface ILineData {
   /** numbers of the points without a finite value, marked at the bottom */
   gaps?: readonly number[];
   shades?: readonly IShade[];
+  /** vertical lines, with what they say on hover */
+  marks?: readonly { x: number; label: string }[];
   xAxis: IAxis;
   /** null without values */
   yAxis: IAxis | null;
@@ -273,8 +275,8 @@ function sameRow(a: Row = [], b: Row = []): boolean {
 
 /** Whether two charts would look the same. */
 export function same(a: ILineData, b: ILineData): boolean {
-  const rest = ({ title, last, levels, shades, xAxis, yAxis, series }: ILineData) =>
-    JSON.stringify([title, last, levels ?? [], shades ?? [], xAxis, yAxis, series.map(({ name }) => name)]);
+  const rest = ({ title, last, levels, shades, marks, xAxis, yAxis, series }: ILineData) =>
+    JSON.stringify([title, last, levels ?? [], shades ?? [], marks ?? [], xAxis, yAxis, series.map(({ name }) => name)]);
   return (
     rest(a) === rest(b) &&
     sameRow(a.x, b.x) &&
@@ -484,6 +486,14 @@ export class LineChart implements IReadable {
       paint(line, series.color);
       if (series.dash) {
         line.setAttribute('stroke-dasharray', series.dash);
+      }
+    }
+    for (const { x, label } of data.marks ?? []) {
+      if (x >= data.xAxis.min && x <= data.xAxis.max) {
+        const at = { x1: sx(x), x2: sx(x), y1: this._size.top, y2: this._size.height - this._size.bottom };
+        svg('line', { class: 'jp-AmlRun-mark', ...at }, this._lines);
+        // A wider one is found by the pointer.
+        svg('title', {}, svg('line', { class: 'jp-AmlRun-markArea', ...at }, this._lines)).textContent = label;
       }
     }
   }

@@ -7,7 +7,7 @@ import { choiceOf, drawn, MetricBar, MetricChoice } from '../charts/metricChoice
 import { extent, metricAxis, timeAxis } from '../charts/scale';
 import { drawTiles } from '../charts/values';
 import { ago, amount, clock, number } from '../format';
-import { IChart, IChartSet, IRunRecord } from '../protocol';
+import { IChart, IChartMark, IChartSet, IRunRecord } from '../protocol';
 import { heatCells } from '../record';
 import { oldCharts } from './oldCharts';
 
@@ -162,8 +162,11 @@ const STRIP: IChartSize = { height: 56, left: 50, right: 10, top: 6, bottom: 16 
 /** What a path of a chart leads to. */
 const valuesAt = (record: IRunRecord, path: readonly (string | number)[]): any => path.reduce((part: any, name) => part?.[name], record) ?? [];
 
+/** Places marks of a record on an axis of seconds. */
+const at = (start: number) => (mark: IChartMark) => ({ x: mark.time - start, label: mark.label });
+
 /** A chart with its data, which are in the record. */
-export function lineData(record: IRunRecord, chart: IChart, { start, time, phases }: IChartSet, trans: TranslationBundle): ILineData {
+export function lineData(record: IRunRecord, chart: IChart, { start, time, phases, marks }: IChartSet, trans: TranslationBundle): ILineData {
   const series: ISeries[] = chart.series.map(({ data, label, color, style }) => {
     return { name: label, y: valuesAt(record, data), color, faint: style === 'faint', dashed: style === 'dashed' };
   });
@@ -178,21 +181,23 @@ export function lineData(record: IRunRecord, chart: IChart, { start, time, phase
   };
   if (!chart.steps) {
     const x = (valuesAt(record, chart.x) as number[]).map(t => t - start);
-    return { ...common, x, xAxis: time ?? timeAxis(0, 1), xFormat: clock, xName: trans.__('at'), shades: phases };
+    return { ...common, x, xAxis: time ?? timeAxis(0, 1), xFormat: clock, xName: trans.__('at'), shades: phases, marks: marks.map(at(start)) };
   }
   const { y } = series[0];
   const x = chart.x.length ? (valuesAt(record, chart.x) as number[]) : Array.from(y, (_, i) => i);
   const gaps = Array.from(y, (value, i) => (value === null ? i : -1)).filter(i => i >= 0);
-  return { ...common, x, gaps, xAxis: chart.steps, xFormat: String, xName: trans.__('step') };
+  const placed = chart.x.length ? marks.flatMap(({ step, label }) => (step === null ? [] : [{ x: step, label }])) : [];
+  return { ...common, x, gaps, marks: placed, xAxis: chart.steps, xFormat: String, xName: trans.__('step') };
 }
 
 /** The chart of a metric as a person has chosen it: by time, smoothed, on a logarithmic axis. */
-function chosen(data: ILineData, seconds: readonly number[], choice: MetricChoice, trans: TranslationBundle): ILineData {
+function chosen(data: ILineData, record: IRunRecord, seconds: readonly number[], choice: MetricChoice, trans: TranslationBundle): ILineData {
   const [{ name, y: values }] = data.series;
   let result = data;
   if (choice.byTime && seconds.length === values.length) {
     const [from, to] = extent(seconds) ?? [0, 0];
-    result = { ...result, x: seconds, xAxis: timeAxis(from, Math.max(to, from + 1)), xFormat: clock, xName: trans.__('at') };
+    const marks = record.charts.marks.map(at(record.created));
+    result = { ...result, x: seconds, marks, xAxis: timeAxis(from, Math.max(to, from + 1)), xFormat: clock, xName: trans.__('at') };
   }
   if (choice.log || choice.smoothing) {
     const raw = drawn(values, { smoothing: 0, log: choice.log });
@@ -245,7 +250,7 @@ export class RunCharts {
       }
       const data = lineData(record, wanted, set, this._trans);
       const metric = record.metrics[String(wanted.series[0]?.data[1])];
-      chart.update(wanted.steps && this._choice ? chosen(data, metric?.seconds ?? [], this._choice, this._trans) : data);
+      chart.update(wanted.steps && this._choice ? chosen(data, record, metric?.seconds ?? [], this._choice, this._trans) : data);
     }
     this._breakRow();
     this._gpu.update(record);

@@ -50,6 +50,7 @@ export function oldCharts(record: IRunRecord): IChartSet {
     gpus_text: '',
     start: times?.[0] ?? 0,
     time: times && timeAxis(0, Math.max(1, times[1] - times[0])),
-    phases: []
+    phases: [],
+    marks: []
   };
 }

@@ -86,6 +86,7 @@ export function compareRows(records: readonly IRunRecord[], trans: TranslationBu
   add(run, trans.__('error'), each(record => record.error ?? ''));
   add(run, trans.__('target'), each(record => record.target));
   add(run, trans.__('experiment'), each(record => record.experiment));
+  add(run, trans.__('pokes'), each(record => record.pokes.map(poke => poke.text).join('; ')));
   const took = (value: number | null) => (value === null ? '' : duration(value));
   add(run, trans.__('duration'), each(record => took(seconds(record))));
   if (records.every(record => record.source_sha256)) {

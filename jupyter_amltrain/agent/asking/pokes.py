@@ -1,0 +1,122 @@
+"""Statements that somebody has run in a job: kept in ``pokes.jsonl``, the newest also in the state of the run."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+from typing import Any, Dict, Mapping, Optional, Tuple
+
+from ..protocol import METRICS, POKES, read_regular, wall
+
+Json = Dict[str, Any]
+
+#: Statements in the state, and characters of one.
+MAX_SHOWN, MAX_TEXT = 20, 300
+_MAX_WHO = 100
+#: Bytes at the end of the file of statements, and of that of metrics, that are read.
+_TAIL_BYTES, _METRIC_BYTES = 128 << 10, 64 << 10
+
+
+def note(folder: str, payload: Mapping[str, Any], error: str) -> None:
+    """Keep what was run in a job: when, who, after which step, what, and its error.
+
+    Parameters
+    ----------
+    folder
+        The run folder.
+    payload
+        The request.
+    """
+    asked_from = str(payload.get("who") or "")
+    who = "%s on %s" % (getpass.getuser(), asked_from) if asked_from else getpass.getuser()
+    row: Json = {"time": wall(), "who": who, "rank": payload.get("rank", 0), "step": last_step(folder)}
+    row.update(text=payload.get("text", ""), error=error)
+    handle = os.open(os.path.join(folder, POKES), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(handle, (json.dumps(row) + "\n").encode())  # at once: several may write
+    finally:
+        os.close(handle)
+
+
+def last_step(folder: str) -> Optional[int]:
+    """Return the step of the newest metric that the run has logged; ``None`` without one."""
+    for line in reversed(_tail(os.path.join(folder, METRICS), _METRIC_BYTES).splitlines()):
+        if b'"step"' not in line:
+            continue
+        try:
+            body = json.loads(line.decode())["b"]
+            points = body.get("metrics", [body])
+            return int(points[-1]["step"])
+        except (ValueError, KeyError, TypeError, IndexError):  # torn, or of a job that writes there itself
+            continue
+    return None
+
+
+class NewPokes:
+    """Takes the newest statements into the state of a run.
+
+    Parameters
+    ----------
+    folder
+        The run folder.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._path = os.path.join(folder, POKES)
+        self._seen: Tuple[int, int] = (0, 0)
+
+    def take(self, state: Json) -> bool:
+        """Set ``state["pokes"]``; return whether it has changed."""
+        try:
+            status = os.stat(self._path)
+        except OSError:
+            return False
+        seen = (status.st_size, status.st_mtime_ns)
+        if seen == self._seen:
+            return False
+        self._seen = seen
+        rows = [row for row in map(_shown, _tail(self._path, _TAIL_BYTES).splitlines()) if row]
+        changed: bool = rows[-MAX_SHOWN:] != state.get("pokes", [])
+        if changed:
+            state["pokes"] = rows[-MAX_SHOWN:]
+        return changed
+
+
+def _shown(line: bytes) -> Json:
+    """Return a row as a state has it; empty for a damaged one."""
+    try:
+        row = json.loads(line.decode())
+        step, rank = row.get("step"), row.get("rank")
+        return {
+            "time": float(row["time"]),
+            "who": _line(row.get("who"), _MAX_WHO),
+            "rank": rank if isinstance(rank, int) else 0,
+            "step": step if isinstance(step, int) else None,
+            "text": _line(row["text"], MAX_TEXT),
+            "error": _line(row.get("error"), MAX_TEXT),
+        }
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _line(text: Any, limit: int) -> str:
+    text = " ".join("".join(one if one.isprintable() else " " for one in str(text or "")).split())
+    return text if len(text) <= limit else text[: limit - 1] + "\u2026"
+
+
+def _tail(path: str, limit: int) -> bytes:
+    """Return the last bytes of a regular file."""
+    try:
+        size = os.stat(path).st_size
+        if size <= limit:
+            return read_regular(path, limit)
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.pread(handle, limit, size - limit).partition(b"\n")[2]
+    except OSError:
+        return b""
+    finally:
+        os.close(handle)
