@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from jupyter_amltrain.backends.run_files import RunFiles
     from jupyter_amltrain.inside.line_files import ProcessLines
     from jupyter_amltrain.inside.line_report import LineReader, LineReport
-    from jupyter_amltrain.inside.run_questions import RunStack
+    from jupyter_amltrain.inside.run_questions import CheckpointAnswer, RunStack
     from jupyter_amltrain.output.file_list import FileList
     from jupyter_amltrain.output.mime import View
     from jupyter_amltrain.output.run_pictures import PictureFile
@@ -385,6 +385,20 @@ class TrackedRun:
         from jupyter_amltrain.inside.run_questions import ask
 
         self._with_backend(lambda backend, run: ask(backend, run, "poke", statement, rank))
+
+    def save(self) -> CheckpointAnswer:
+        """Ask the script for a checkpoint now, and wait for it for up to 10 seconds.
+
+        The script looks for the file ``save-now`` in ``$AML_CHECKPOINT_DIR``: see ``docs/checkpoints.md``.
+
+        Raises
+        ------
+        CommandError
+            The run is not running, or its target has none of our agents.
+        """
+        from jupyter_amltrain.inside.run_questions import ask_checkpoint
+
+        return self._with_backend(ask_checkpoint)
 
     def _with_backend(self, question: Callable[[Backend, Run], Awaitable[T]]) -> T:
         async def get() -> T:

@@ -11,7 +11,7 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Set
 
 from . import damage, machine
-from .asking import questions
+from .asking import checkpoint_request, questions
 from .damage import DamagedFolder
 from .data import uploads
 from .distributed import node_connector
@@ -476,7 +476,10 @@ def _ask(context: AgentContext, payload: Json) -> Json:
     if state.get("node", pid_scope()) != pid_scope():
         raise AgentError("CommandError", "Run %r runs on another machine of this folder." % run)
     folder = run_folder(context.home, run)
-    spec = (damage.read_job(context.home, run) or {}).get("spec") or {}
+    job = damage.read_job(context.home, run) or {}
+    spec = job.get("spec") or {}
+    if payload.get("kind") == "save":
+        return checkpoint_request.save(folder, job)
 
     def members() -> Set[int]:
         rows = process_table()

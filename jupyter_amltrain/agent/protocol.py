@@ -59,6 +59,8 @@ KEPT_LINKS = {OUTPUTS: "../" + OUTPUTS, LOGS: "../" + LOGS}
 
 #: Folder of a run that all its attempts share, and the variable with its path.
 CHECKPOINTS, CHECKPOINTS_VARIABLE = "checkpoints", "AML_CHECKPOINT_DIR"
+#: File in there by which somebody asks for a checkpoint; the script removes it when it has saved one.
+SAVE_REQUEST = "save-now"
 
 #: Variable of a job in which MLflow logs for the libraries that it knows, without a call in the script.
 AUTOLOG = "AMLTRAIN_AUTOLOG"

@@ -1,7 +1,8 @@
-"""``runs stack``, ``runs peek`` and ``runs poke``: questions to a run while it runs."""
+"""``runs stack``, ``runs peek``, ``runs poke`` and ``runs save``: questions to a run while it runs."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from jupyter_amltrain.commands.parser import Parser, run_flag
@@ -42,6 +43,14 @@ def _poke(args: argparse.Namespace, context: Context) -> Result:
     return Result(f"Done in {run.handle}; kept in its file pokes.jsonl.", {})
 
 
+def _save(args: argparse.Namespace, context: Context) -> Result:
+    from jupyter_amltrain import api
+    from jupyter_amltrain.inside.run_questions import checkpoint_text
+
+    answer = api.attach(args.run).save()
+    return Result(checkpoint_text(answer, time.time()), answer._asdict())
+
+
 STACK = Command(
     verb="stack",
     summary="Show in which line each thread of a running job is.",
@@ -71,4 +80,12 @@ POKE = Command(
         ('amltrain runs poke last "patience = 5"',),
     ),
 )
-QUESTIONS = (STACK, PEEK, POKE)
+SAVE = Command(
+    verb="save",
+    summary="Ask a running job for a checkpoint now.",
+    run=_save,
+    flags=run_flag,
+    json=True,
+    examples=Examples(("%aml_runs save last",), ("amltrain runs save last",)),
+)
+QUESTIONS = (STACK, PEEK, POKE, SAVE)

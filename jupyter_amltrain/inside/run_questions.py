@@ -6,11 +6,13 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from jupyter_amltrain.agent.protocol import SAVE_REQUEST
 from jupyter_amltrain.backends.base import Backend
 from jupyter_amltrain.errors import CommandError, RunError
 from jupyter_amltrain.inside.line_report import LineReader
 from jupyter_amltrain.inside.run_lines import line_reader
 from jupyter_amltrain.schema.run import Run
+from jupyter_amltrain.text import seconds_text
 
 #: Calls of a stack and threads that are shown.
 MAX_CALLS, MAX_THREADS = 12, 40
@@ -108,6 +110,55 @@ async def ask(backend: Backend, run: Run, kind: str, text: str, rank: int) -> st
         raise CommandError(f"{kind}: {_line(error)}", code=f"{kind}.error")
     value = answers[0].get("text")
     return value if isinstance(value, str) else ""
+
+
+class CheckpointAnswer(NamedTuple):
+    """What became of the request for a checkpoint.
+
+    Attributes
+    ----------
+    is_saved
+        Whether the script has saved one since.
+    folder
+        Checkpoint folder, on the machine of the run.
+    name
+        Newest file or folder in there; empty without one.
+    time
+        Unix seconds of its last change.
+    """
+
+    is_saved: bool
+    folder: str
+    name: str
+    time: float
+
+
+async def ask_checkpoint(backend: Backend, run: Run) -> CheckpointAnswer:
+    """Ask the script of a run for a checkpoint now, and wait for it for some seconds."""
+    reply = await _ask(backend, run, {"kind": "save"})
+    seconds = reply.get("time")
+    return CheckpointAnswer(
+        is_saved=reply.get("is_saved") is True,
+        folder=_line(reply.get("folder")),
+        name=_line(reply.get("name")),
+        time=float(seconds) if isinstance(seconds, (int, float)) else 0.0,
+    )
+
+
+def checkpoint_text(answer: CheckpointAnswer, now: float) -> str:
+    """Return what became of the request, as a sentence or two.
+
+    Parameters
+    ----------
+    now
+        Unix seconds.
+    """
+    place = f"{answer.folder}/{answer.name}"
+    if answer.is_saved:
+        return f"Saved: {place}" if answer.name else f"The script has answered, but {answer.folder} is empty."
+    newest = f"The newest one, {seconds_text(max(0.0, now - answer.time))} old, is {place}." if answer.name else ""
+    text = f"Asked: the script saves when it next looks for {answer.folder}/{SAVE_REQUEST} (docs/checkpoints.md)."
+    return f"{text} {newest}".strip()
 
 
 async def _ask(backend: Backend, run: Run, question: Mapping[str, Any]) -> Mapping[str, Any]:

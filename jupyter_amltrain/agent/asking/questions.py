@@ -54,9 +54,8 @@ def ask(folder: str, payload: Mapping[str, Any], script: str, members: Callable[
     kind, text, rank = payload.get("kind"), payload.get("text", ""), payload.get("rank", 0)
     if kind not in KINDS or not isinstance(text, str) or len(text) > _MAX_TEXT or not isinstance(rank, int):
         raise AgentError("CommandError", "Not a question that a run answers.")
+    check_open(folder)
     asks = os.path.join(folder, ASKS)
-    if not os.path.isdir(asks):
-        raise AgentError("CommandError", "This run does not answer: it was submitted with --sealed.")
     number = "%d-%d" % (time.time_ns(), os.getpid())
     begin = _STACK_S if kind == "stack" else _BEGIN_S
     content = {"kind": kind, "text": text, "rank": rank, "script": script, "limit": _LIMITS[kind]}
@@ -74,6 +73,12 @@ def ask(folder: str, payload: Mapping[str, Any], script: str, members: Callable[
         pokes.note(folder, payload, str(answers[0].get("error") or "") if answers else "no answer")
     silent = question.silent() if kind == "stack" else {}
     return {"answers": answers, "silent": [{"pid": pid, "rank": silent[pid]} for pid in sorted(silent)]}
+
+
+def check_open(folder: str) -> None:
+    """Raise an error for a run that takes no questions."""
+    if not os.path.isdir(os.path.join(folder, ASKS)):
+        raise AgentError("CommandError", "This run does not answer: it was submitted with --sealed.")
 
 
 class _Question:
