@@ -472,9 +472,9 @@ def _ask(context: AgentContext, payload: Json) -> Json:
     run = _run_id(payload)
     state = _state_now(context, run)
     if state["state"] != RUNNING:
-        raise AgentError("CommandError", "Run %r is not running: %s." % (run, state["state"]))
+        raise AgentError("CommandError", "Run %r is not running: %s." % (run, state["state"]), "ask.state")
     if state.get("node", pid_scope()) != pid_scope():
-        raise AgentError("CommandError", "Run %r runs on another machine of this folder." % run)
+        raise AgentError("CommandError", "Run %r runs on another machine of this folder." % run, "ask.machine")
     folder = run_folder(context.home, run)
     job = damage.read_job(context.home, run) or {}
     spec = job.get("spec") or {}

@@ -133,16 +133,20 @@ class AgentError(Exception):
         Class name of ``jupyter_amltrain.errors``, or ``RunExists``.
     message
         What failed, why, and what to do: one or two sentences.
+    code
+        Identifier for programs.
     """
 
-    def __init__(self, kind: str, message: str) -> None:
+    def __init__(self, kind: str, message: str, code: str = "") -> None:
         super().__init__(message)
         self.kind = kind
         self.message = message
+        self.code = code
 
     def to_reply(self) -> Dict[str, Any]:
         """Return the error as a reply of the protocol."""
-        return {"error": {"type": self.kind, "message": self.message}}
+        code = {"code": self.code} if self.code else {}
+        return {"error": {"type": self.kind, "message": self.message, **code}}
 
 
 def valid_run_id(run: object) -> bool:

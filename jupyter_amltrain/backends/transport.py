@@ -376,7 +376,8 @@ class LocalTransport(Transport):
 def agent_error(error: Mapping[str, Any]) -> errors.AmlTrainError:
     """Convert the agent's error to the error class of the same name, if there is one."""
     kind = errors.error_class(str(error.get("type"))) or errors.SubmitError
-    return kind(str(error.get("message")))
+    code = str(error.get("code") or "")
+    return kind(str(error.get("message")), code=code) if code else kind(str(error.get("message")))
 
 
 def _call(op: str, payload: dict[str, Any], home: str) -> dict[str, Any]:

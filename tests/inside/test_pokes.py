@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from jupyter_amltrain.agent.asking import pokes
+from jupyter_amltrain.agent.asking.asked_hook import keep, last_step
 from jupyter_amltrain.agent.protocol import METRICS, POKES
 from jupyter_amltrain.backends.run_files import status_of
 from jupyter_amltrain.commands.registry import Context
@@ -34,6 +35,10 @@ def write_metrics(folder: Path, *rows: object) -> None:
     (folder / METRICS).write_text("\n".join(lines) + "\n")
 
 
+def note(folder: Path, text: str, rank: int = 0) -> None:
+    keep(pokes.record_of(str(folder), {"who": "gpu1"}), rank, text, "")
+
+
 def test_statement_is_kept_with_the_last_step(tmp_path: Path) -> None:
     write_metrics(
         tmp_path,
@@ -42,20 +47,20 @@ def test_statement_is_kept_with_the_last_step(tmp_path: Path) -> None:
         {"seq": 3, "op": "runs/set-tag", "b": {"key": "x", "value": 'a "step": 9'}},
         '{"seq": 4, "op": "runs/log-metric", "b": {"st',
     )
-    pokes.note(str(tmp_path), {"kind": "poke", "text": "a = 1\nb = 2", "rank": 1, "who": "gpu1"}, "")
+    note(tmp_path, "a = 1\nb = 2", rank=1)
     (row,) = map(json.loads, (tmp_path / POKES).read_text().splitlines())
     assert row["step"] == 5 and row["who"].endswith(" on gpu1") and row["text"] == "a = 1\nb = 2" and row["rank"] == 1
 
 
 def test_run_without_metrics_has_no_step(tmp_path: Path) -> None:
-    assert pokes.last_step(str(tmp_path)) is None
+    assert last_step(str(tmp_path / METRICS)) is None
 
 
 def test_newest_statements_reach_the_state_once(tmp_path: Path) -> None:
     new, state = pokes.NewPokes(str(tmp_path)), dict[str, Any]()
     assert not new.take(state)
     for number in range(pokes.MAX_SHOWN + 3):
-        pokes.note(str(tmp_path), {"text": f"x = {number}\n" + "y" * 1000}, "")
+        note(tmp_path, f"x = {number}\n" + "y" * 1000)
     assert new.take(state) and not new.take(state)
     assert len(state["pokes"]) == pokes.MAX_SHOWN and state["pokes"][-1]["text"].startswith("x = 22 yyy")
     assert all(len(row["text"]) <= pokes.MAX_TEXT for row in state["pokes"])

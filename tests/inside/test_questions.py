@@ -15,10 +15,12 @@ from typing import Any
 import psutil
 import pytest
 
-from jupyter_amltrain.agent.asking import questions
+from jupyter_amltrain.agent.asking import checkpoint_request, questions
 from jupyter_amltrain.agent.protocol import ASKS, POKES, AgentError
 from jupyter_amltrain.agent.supervise import job_hooks
+from jupyter_amltrain.backends.transport import agent_error
 from tests.helpers import until
+from tests.other_user import OTHER_UID, needs_root, run_as_other_user
 
 #: Begins a script: `step()` writes that the script runs, and waits a little.
 PRELUDE = """
@@ -305,7 +307,7 @@ def _python(version: str) -> str:
 def test_run_without_folder_of_questions_is_not_asked(tmp_path: Path) -> None:
     with pytest.raises(AgentError) as caught:
         questions.ask(str(tmp_path), {"kind": "peek", "text": "1"}, "script.py", list)
-    assert "sealed" in str(caught.value)
+    assert caught.value.code == "ask.sealed"
 
 
 @pytest.mark.parametrize(
@@ -317,7 +319,33 @@ def test_question_of_wrong_form_is_refused(tmp_path: Path, payload: dict[str, An
         questions.ask(str(tmp_path), payload, "script.py", list)
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root to write for another user")
+@needs_root
+@pytest.mark.parametrize("kind", ["stack", "peek", "poke", "save"])
+def test_run_of_another_user_is_refused(tmp_path: Path, kind: str) -> None:
+    for name in ("checkpoints", ASKS):
+        (tmp_path / name).mkdir()
+    os.chown(tmp_path, OTHER_UID, OTHER_UID)
+    with pytest.raises(AgentError) as caught:
+        if kind == "save":
+            checkpoint_request.save(str(tmp_path), {})
+        else:
+            questions.ask(str(tmp_path), {"kind": kind, "text": "1"}, "script.py", list)
+    assert caught.value.code == "ask.owner" and str(OTHER_UID) in str(caught.value)
+    assert not any((tmp_path / ASKS).iterdir()) and not (tmp_path / POKES).exists()
+    assert agent_error(caught.value.to_reply()["error"]).code == "ask.owner"
+
+
+@needs_root
+def test_folder_of_another_user_cannot_be_asked_by_files(job: Job) -> None:
+    job.start(LOOP)
+    question = job.folder / ASKS / ("1" + questions.QUESTION)
+    write = "try:\n    open(sys.argv[1], 'w')\nexcept OSError as error:\n    print(type(error).__name__)\n"
+    (job.folder / ASKS).chmod(0o700)
+    assert run_as_other_user(write, str(question)).stdout == "PermissionError\n" and not question.exists()
+    assert run_as_other_user("os.kill(int(sys.argv[1]), signal.SIGURG)", str(job.pids()[0])).returncode
+
+
+@needs_root
 def test_question_of_another_user_is_not_answered(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(questions, "_BEGIN_S", 1.0)
     job.start(LOOP)

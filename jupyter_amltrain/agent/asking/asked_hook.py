@@ -24,6 +24,8 @@ SIGNAL = "SIGURG"
 QUESTION = ".question"
 #: Threads, and frames of each, that an answer has; characters of a text.
 _MAX_THREADS, _MAX_FRAMES, _MAX_TEXT = 200, 200, 20000
+#: Bytes at the end of a journal of metrics that are read.
+_METRIC_BYTES = 64 << 10
 
 
 class TooLong(BaseException):
@@ -159,7 +161,10 @@ class Answerer:
             self._pretty = self._pretty or self._load("amltrain_pretty")["pretty"]
         except (ImportError, SyntaxError, ValueError) as error:
             return self._write(number, {"error": "%s: %s" % (type(error).__name__, error)})
-        self._write(number, self._run(code, question))
+        answer = self._run(code, question)
+        if question["kind"] == "poke":
+            keep(question["record"], question["rank"], question["text"], str(answer.get("error", "")))
+        self._write(number, answer)
 
     def _run(self, code: "Any", question: "Dict[str, Any]") -> "Dict[str, Any]":
         end = time.monotonic() + question["limit"]
@@ -204,6 +209,40 @@ class Answerer:
                     found.append((frame, names))
             frame = frame.f_back
         return found[::-1]
+
+
+def keep(record: "Mapping[str, str]", rank: int, text: str, error: str) -> None:
+    """Keep a statement that was run: when, who, after which step, what, and its error; see ``pokes.py``."""
+    import json
+
+    row = {"time": time.time(), "who": record["who"], "rank": rank, "step": last_step(record["metrics"])}
+    row.update(text=text, error=error)
+    handle = os.open(record["pokes"], os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(handle, (json.dumps(row) + "\n").encode())  # at once: several processes may write
+    finally:
+        os.close(handle)
+
+
+def last_step(path: str) -> "Optional[int]":
+    """Return the step of the newest metric in a journal; ``None`` without one."""
+    import json
+
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _METRIC_BYTES))
+            lines = file.read(_METRIC_BYTES).splitlines()
+    except OSError:
+        return None
+    for line in reversed(lines):
+        if b'"step"' not in line:
+            continue
+        try:
+            body = json.loads(line.decode())["b"]
+            return int(body.get("metrics", [body])[-1]["step"])
+        except (ValueError, KeyError, TypeError, IndexError):  # torn, or of a job that writes there itself
+            continue
+    return None
 
 
 def _assign(names: "Dict[str, Any]", before: "Dict[str, Any]", places: "List[Tuple[Any, Any]]") -> None:

@@ -5,52 +5,27 @@ from __future__ import annotations
 import getpass
 import json
 import os
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Dict, Mapping, Tuple
 
-from ..protocol import METRICS, POKES, read_regular, wall
+from ..protocol import METRICS, POKES, read_regular
 
 Json = Dict[str, Any]
 
 #: Statements in the state, and characters of one.
 MAX_SHOWN, MAX_TEXT = 20, 300
 _MAX_WHO = 100
-#: Bytes at the end of the file of statements, and of that of metrics, that are read.
-_TAIL_BYTES, _METRIC_BYTES = 128 << 10, 64 << 10
+#: Bytes at the end of the file that are read.
+_TAIL_BYTES = 128 << 10
 
 
-def note(folder: str, payload: Mapping[str, Any], error: str) -> None:
-    """Keep what was run in a job: when, who, after which step, what, and its error.
+def record_of(folder: str, payload: Mapping[str, Any]) -> Json:
+    """Return what the job needs to keep a statement (:func:`.asked_hook.keep`): files of the run, and its author.
 
-    Parameters
-    ----------
-    folder
-        The run folder.
-    payload
-        The request.
+    The job keeps it itself, so that no statement that has run is missing when the kernel is killed meanwhile.
     """
-    asked_from = str(payload.get("who") or "")
-    who = "%s on %s" % (getpass.getuser(), asked_from) if asked_from else getpass.getuser()
-    row: Json = {"time": wall(), "who": who, "rank": payload.get("rank", 0), "step": last_step(folder)}
-    row.update(text=payload.get("text", ""), error=error)
-    handle = os.open(os.path.join(folder, POKES), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(handle, (json.dumps(row) + "\n").encode())  # at once: several may write
-    finally:
-        os.close(handle)
-
-
-def last_step(folder: str) -> Optional[int]:
-    """Return the step of the newest metric that the run has logged; ``None`` without one."""
-    for line in reversed(_tail(os.path.join(folder, METRICS), _METRIC_BYTES).splitlines()):
-        if b'"step"' not in line:
-            continue
-        try:
-            body = json.loads(line.decode())["b"]
-            points = body.get("metrics", [body])
-            return int(points[-1]["step"])
-        except (ValueError, KeyError, TypeError, IndexError):  # torn, or of a job that writes there itself
-            continue
-    return None
+    machine = str(payload.get("who") or "")
+    who = "%s on %s" % (getpass.getuser(), machine) if machine else getpass.getuser()
+    return {"pokes": os.path.join(folder, POKES), "metrics": os.path.join(folder, METRICS), "who": who}
 
 
 class NewPokes:

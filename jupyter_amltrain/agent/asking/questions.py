@@ -17,7 +17,7 @@ from ..distributed import stall
 from ..processes import LINUX
 from ..protocol import ASKS, AgentError
 from . import pokes
-from .asked_hook import QUESTION, SIGNAL, rank_of
+from .asked_hook import QUESTION, SIGNAL, keep, rank_of
 
 Json = Dict[str, Any]
 
@@ -27,6 +27,8 @@ _STACK_S, _BEGIN_S = 3.0, 5.0
 #: Seconds that an expression and a statement may take.
 _LIMITS = {"stack": 0.0, "peek": 1.0, "poke": 10.0}
 _LOOK_S, _SIGNAL_S = 0.02, 1.0
+#: Seconds after which the files of a question are those of a kernel that was killed.
+_LEFT_S = 120.0
 #: Seconds after which the processes that have not answered are in a native function.
 _NATIVE_S = 1.5
 _MAX_ANSWER_BYTES, _MAX_TEXT = 1 << 20, 20000
@@ -60,6 +62,9 @@ def ask(folder: str, payload: Mapping[str, Any], script: str, members: Callable[
     begin = _STACK_S if kind == "stack" else _BEGIN_S
     content = {"kind": kind, "text": text, "rank": rank, "script": script, "limit": _LIMITS[kind]}
     content["until"] = time.monotonic() + begin
+    if kind == "poke":
+        content["record"] = pokes.record_of(folder, payload)
+    _sweep(asks)
     path = os.path.join(asks, number + QUESTION)
     with open(path + ".part", "w", encoding="utf-8") as file:
         json.dump(content, file)
@@ -69,8 +74,8 @@ def ask(folder: str, payload: Mapping[str, Any], script: str, members: Callable[
         answers = question.answers(begin + _LIMITS[kind] + 0.5)
     finally:
         _remove(asks, number)
-    if kind == "poke":
-        pokes.note(folder, payload, str(answers[0].get("error") or "") if answers else "no answer")
+    if kind == "poke" and not answers:
+        keep(content["record"], rank, text, "no answer")
     silent = question.silent() if kind == "stack" else {}
     return {"answers": answers, "silent": [{"pid": pid, "rank": silent[pid]} for pid in sorted(silent)]}
 
@@ -78,7 +83,11 @@ def ask(folder: str, payload: Mapping[str, Any], script: str, members: Callable[
 def check_open(folder: str) -> None:
     """Raise an error for a run that takes no questions."""
     if not os.path.isdir(os.path.join(folder, ASKS)):
-        raise AgentError("CommandError", "This run does not answer: it was submitted with --sealed.")
+        raise AgentError("CommandError", "This run does not answer: it was submitted with --sealed.", "ask.sealed")
+    owner = os.stat(folder).st_uid
+    if owner != os.geteuid():  # root may write in there, but the run answers nobody else
+        text = "This run belongs to another user (uid %d): only its own user can ask it." % owner
+        raise AgentError("CommandError", text, "ask.owner")
 
 
 class _Question:
@@ -195,6 +204,16 @@ def _read(path: str) -> Json:
     except (OSError, ValueError):
         return {}
     return answer if isinstance(answer, dict) else {}
+
+
+def _sweep(asks: str) -> None:
+    """Remove what is left of questions whose kernel was killed."""
+    for entry in list(os.scandir(asks)):
+        try:
+            if entry.stat(follow_symlinks=False).st_mtime < time.time() - _LEFT_S:
+                os.remove(entry.path)
+        except OSError:
+            pass
 
 
 def _remove(asks: str, number: str) -> None:
