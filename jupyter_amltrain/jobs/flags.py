@@ -219,11 +219,15 @@ FLAGS = (
     ),
     JobFlag(
         flag="--lines", field="lines", switch=True, yaml=None,
-        help="sample in which lines the time of the run goes, and let it be asked where it is",
+        help="sample in which lines the time of the run goes",
     ),
     JobFlag(
         flag="--sealed", field="sealed", switch=True, yaml=None,
         help="let nobody evaluate or run something in the job (runs stack, peek, poke)",
+    ),
+    JobFlag(
+        flag="--stop-on-nan", field="stop_on_nan", metavar="METRIC", yaml=None, samples=("loss", "*"),
+        help="end the run where it logs NaN for this metric by MLflow; * for any metric",
     ),
     JobFlag(
         flag="--timeout", field="timeout", metavar="TIME", type=flag_types.duration, yaml="limits.timeout",

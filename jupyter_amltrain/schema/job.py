@@ -285,9 +285,11 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     autolog
         Whether MLflow logs for the libraries that it knows, without a call in the script.
     lines
-        Whether the job's Python is sampled, which says in which lines its time went, and answers questions.
+        Whether the job's Python is sampled, which says in which lines its time went.
     sealed
         Whether nobody may ask the run where it is, or evaluate something in there.
+    stop_on_nan
+        Metric that ends the run when it is not a number; ``*`` for any, empty for none.
     python
         Interpreter on the target; empty for the target's default.
     cell
@@ -377,6 +379,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     autolog: bool = False
     lines: bool = False
     sealed: bool = False
+    stop_on_nan: str = ""
     python: str = ""
     cell: str = ""
     line_offset: int = 0

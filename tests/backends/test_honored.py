@@ -48,6 +48,7 @@ def refused(target: ComputeTarget, **fields: Any) -> SpecError:
         (AZURE, {"python": "/usr/bin/python3"}, "python"),
         (AZURE, {"share_gpus": True}, "share_gpus"),
         (AZURE, {"metric_lines": ("loss={value}",)}, "metric_lines"),
+        (AZURE, {"stop_on_nan": "loss"}, "stop_on_nan"),
     ],
 )
 def test_field_that_a_target_ignores_is_refused(target: ComputeTarget, fields: dict[str, Any], field: str) -> None:

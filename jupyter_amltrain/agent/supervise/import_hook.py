@@ -24,6 +24,7 @@ AFTER = {
     "rich.live": "amltrain_rich",
     "multiprocessing.spawn": "amltrain_spawn",
     "mlflow.utils.model_utils": "amltrain_code_paths",
+    "mlflow.tracking.client": "amltrain_nan",
     "IPython.core.display_functions": "amltrain_display",
     **dict.fromkeys(_TRACKERS, "amltrain_trackers"),
 }

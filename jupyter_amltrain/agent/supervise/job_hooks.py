@@ -11,6 +11,7 @@ from typing import Dict, Mapping, Optional, Sequence, Tuple
 
 from ..displays import display_hook
 from ..distributed import stall
+from ..failures import nan_hook
 from ..pictures import matplotlib_hook
 from ..protocol import (
     ASKS,
@@ -63,6 +64,7 @@ _FILES = {
     import_hook.AFTER["tensorboard"] + ".py": "trackers/tracker_hook.py",
     import_hook.AFTER["multiprocessing.spawn"] + ".py": "supervise/spawn_hook.py",
     import_hook.AFTER["mlflow.utils.model_utils"] + ".py": "supervise/code_paths_hook.py",
+    import_hook.AFTER["mlflow.tracking.client"] + ".py": "failures/nan_hook.py",
 }
 
 
@@ -71,7 +73,7 @@ def clear(env: Dict[str, str]) -> None:
     pictures = (matplotlib_hook.FOLDER, matplotlib_hook.AT_EXIT)
     follow = (mlflow_hook.PORT, mlflow_hook.TOKEN, tracker_hook.NOTES)
     own = (torch_hook.FOLDER, display_hook.FOLDER, FAILURE_VARIABLE, LINES_FOLDER, spawn_hook.CELL)
-    for name in (*own, *pictures, *follow, ASKS_FOLDER, stall.VARIABLE):
+    for name in (*own, *pictures, *follow, ASKS_FOLDER, stall.VARIABLE, nan_hook.VARIABLE):
         env.pop(name, None)
 
 
