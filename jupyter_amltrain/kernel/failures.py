@@ -16,9 +16,10 @@ from jupyter_amltrain.agent.failures.value_facts import summary
 from jupyter_amltrain.agent.protocol import FAILURE_OF_RANK
 from jupyter_amltrain.backends.base import Backend
 from jupyter_amltrain.kernel.log_errors import is_script
-from jupyter_amltrain.schema.failure import FailedFrame, FailedValue, FrameTable
+from jupyter_amltrain.schema.failure import MEMORY, FailedFrame, FailedValue, FrameTable
 from jupyter_amltrain.schema.run import Run, RunState, RunStatus
 from jupyter_amltrain.schema.table import Column, Table
+from jupyter_amltrain.text import bytes_text
 
 #: Largest file that is read.
 MAX_BYTES = 64 << 10
@@ -26,6 +27,10 @@ MAX_BYTES = 64 << 10
 _MAX_FRAMES, _MAX_CHARS, _MAX_TEXT = 8, 24_000, 400
 #: Seconds by which the file may be older than the attempt it belongs to: clocks are set.
 _CLOCK_SLACK_S = 2.0
+
+#: Lines of the memory of the GPUs.
+_MAX_LINES = 8
+_MEMORY_TITLE = "GPU memory by the line that has made the tensors"
 
 _PACKAGES = re.compile(r"/(?:site|dist)-packages/")
 
@@ -65,8 +70,19 @@ class _Error(msgspec.Struct):
     frames: list[_Frame] = []
 
 
+class _MemoryLine(msgspec.Struct):
+    file: str
+    line: Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
+    bytes: _Count
+    count: _Count = 0
+    device: _Count = 0
+    function: str = ""
+    code: str = ""
+
+
 class _File(msgspec.Struct):
     errors: list[_Error]
+    memory: list[_MemoryLine] = []
     time: float = 0.0
 
 
@@ -93,7 +109,25 @@ def frames_of(data: bytes, run: Run, started: float = 0.0) -> tuple[FailedFrame,
         return ()
     if file.time < started - _CLOCK_SLACK_S:
         return ()
-    return tuple(_frame(frame, error, run) for error in file.errors for frame in error.frames)
+    frames = [_frame(frame, error, run) for error in file.errors for frame in error.frames]
+    if file.memory and frames:
+        frames.append(_memory(file.memory[:_MAX_LINES], frames[0].error, run))
+    return tuple(frames)
+
+
+def _memory(lines: Sequence[_MemoryLine], error: str, run: Run) -> FailedFrame:
+    """Return the lines whose tensors filled the GPUs."""
+    devices = {line.device for line in lines}
+    values = []
+    for line in lines:
+        is_own = is_script(line.file, run.spec.script_name)
+        place = f"line {line.line - run.spec.line_offset}" if is_own else f"{posixpath.basename(line.file)}:{line.line}"
+        code = (_own_text(run, line.line) if is_own else "") or line.code
+        where = f" on GPU {line.device}" if len(devices) > 1 else ""
+        tensors = "1 tensor" if line.count == 1 else f"{line.count} tensors"
+        summary = _line(f"{bytes_text(line.bytes)} in {tensors}{where}" + (f": {code}" if code else ""))
+        values.append(FailedValue(name=_line(place), type="memory", text=summary, summary=summary))
+    return FailedFrame(error=error, relation=MEMORY, file="", line=0, function="", values=tuple(values))
 
 
 def _frame(frame: _Frame, error: _Error, run: Run) -> FailedFrame:
@@ -160,7 +194,9 @@ def frame_tables(frames: Sequence[FailedFrame], run: Run) -> tuple[FrameTable, .
     """Return the frames as a record shows them, as many as fit: that of a library below the one that called it."""
     tables: list[FrameTable] = []
     left, shown = _MAX_CHARS, ("", "")
-    for frame in _callers_first(frames)[:_MAX_FRAMES]:
+    ordered = _callers_first([frame for frame in frames if frame.relation != MEMORY])
+    ordered[1:1] = [frame for frame in frames if frame.relation == MEMORY]
+    for frame in ordered[:_MAX_FRAMES]:
         rows: list[tuple[str, str]] = []
         for value in frame.values:
             left -= len(value.name) + len(value.summary)
@@ -170,7 +206,7 @@ def frame_tables(frames: Sequence[FailedFrame], run: Run) -> tuple[FrameTable, .
         title = _title(frame, run, with_error=bool(frame.relation) and chain != shown)
         left -= len(title) + len(frame.code)
         if rows and left > 0:
-            shown = chain
+            shown = shown if frame.relation == MEMORY else chain
             tables.append(
                 FrameTable(
                     title=title,
@@ -200,6 +236,8 @@ _RELATIONS = {
 
 def _title(frame: FailedFrame, run: Run, *, with_error: bool) -> str:
     """Return ``line 12 of the cell, in forward``."""
+    if frame.relation == MEMORY:
+        return _MEMORY_TITLE
     if frame.cell_line is not None:
         place = f"line {frame.cell_line} of the {'cell' if run.spec.cell else 'script'}"
     elif "ipykernel_" in frame.file:

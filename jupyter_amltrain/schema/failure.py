@@ -6,6 +6,9 @@ import msgspec
 
 from jupyter_amltrain.schema.table import Table
 
+#: Relation of what is no frame: its values are the lines whose tensors filled the GPUs.
+MEMORY = "memory"
+
 
 class FailedValue(msgspec.Struct, frozen=True, kw_only=True):
     """A variable of a frame.
@@ -54,7 +57,7 @@ class FailedFrame(msgspec.Struct, frozen=True, kw_only=True):
         Name of the exception's type.
     relation
         How the exception led to that of the first frames: ``cause``, ``context`` (it was being handled), ``first`` (of
-        a group); empty for that one.
+        a group); empty for that one. ``memory``: no frame, but the lines whose tensors filled the GPUs.
     file, line, function, code
         Where, and the text of the line.
     cell_line

@@ -15,9 +15,10 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING or __package__:
-    from . import failing_names, safe_access, value_facts
+    from . import failing_names, memory_lines, safe_access, value_facts
 else:
     import amltrain_failing_names as failing_names
+    import amltrain_memory_lines as memory_lines
     import amltrain_safe_access as safe_access
     import amltrain_value_facts as value_facts
 
@@ -79,7 +80,8 @@ def _write(error: Any) -> None:
             failure.read(error)
     except (_TooSlow, MemoryError, RecursionError):  # what was read so far is written
         pass
-    data = json.dumps(failure.content()).encode("ascii")
+    content = {**failure.content(), "memory": _memory(failure)}
+    data = json.dumps(content).encode("ascii")
     if len(data) > MAX_BYTES or not failure.errors:
         return
     os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -88,6 +90,17 @@ def _write(error: Any) -> None:
     with open(part, "wb") as file:
         file.write(data)
     os.replace(part, path)
+
+
+def _memory(failure: FailureReader) -> List[Json]:
+    """Return the lines that fill the GPUs, if the script has ended for want of their memory."""
+    if not any(one["type"].endswith("OutOfMemoryError") for one in failure.errors):
+        return []
+    try:
+        rows = memory_lines.read(is_library)
+        return [{**row, "code": failure.shown_line(row["file"], row["line"])} for row in rows]
+    except Exception:  # another version of PyTorch
+        return []
 
 
 def _rank() -> int:
@@ -105,7 +118,7 @@ class FailureReader:
         self.errors: List[Json] = []
         self._reader = value_facts.FactReader(_READ_S)
         self._sources = failing_names.ParsedSources()
-        self._bytes_left = MAX_BYTES - 4096
+        self._bytes_left = MAX_BYTES - 12288
 
     def content(self) -> Json:
         """Return the content of the file."""
@@ -133,6 +146,11 @@ class FailureReader:
                     return
                 self._read_frame(found["frames"], traceback, line, is_own)
 
+    def shown_line(self, file: str, line: int) -> str:
+        """Return a line of a source; empty if it looks like a secret."""
+        text = failing_names.line_of(file, line)
+        return "" if self._reader.is_secret(("",), text) else text
+
     def _text(self, error: Any) -> str:
         """Return the text of an exception that has one, without a call of its ``__str__``."""
         args = safe_access.linked(error, "args")
@@ -150,8 +168,7 @@ class FailureReader:
             "code": "", "library": not is_own, "values": values, "more": 0,
         }  # fmt: skip
         into.insert(len(into) if is_own else 0, found)
-        text = failing_names.line_of(file, line)
-        found["code"] = "" if self._reader.is_secret(("",), text) else text
+        found["code"] = self.shown_line(file, line)
         self._bytes_left -= len(json.dumps(found))
         names = _FrameNames(frame)
         shown = set()
@@ -280,9 +297,13 @@ def is_own(frame: Any) -> bool:
         return True
     if file.startswith("<"):
         return file.startswith("<ipython-input")
-    return not (
-        file.startswith(_LIBRARY) or any(part in file for part in _PACKAGES) or "amltrain_" in os.path.basename(file)
-    )
+    return not is_library(file)
+
+
+def is_library(file: str) -> bool:
+    """Whether a file is of a package, of Python or of ours."""
+    is_ours = "amltrain_" in os.path.basename(file)
+    return is_ours or file.startswith((_LIBRARY, "<")) or any(part in file for part in _PACKAGES)
 
 
 class _TooSlow(BaseException):

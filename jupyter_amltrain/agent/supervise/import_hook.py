@@ -33,8 +33,8 @@ AFTER = {
 #: MLflow's plug-in, values that are displayed with their rich forms, and the values of lines that raise.
 IMPORTABLE = ("amltrain_pictures", "amltrain_values", "amltrain_shared", "amltrain_pretty", "amltrain_secrets",
               "amltrain_kept", "amltrain_notebook", "amltrain_mlflow", "amltrain_display",
-              "amltrain_forms", "amltrain_failure", "amltrain_failing_names", "amltrain_value_facts",
-              "amltrain_array_facts", "amltrain_safe_access")  # fmt: skip
+              "amltrain_forms", "amltrain_failure", "amltrain_failing_names", "amltrain_memory_lines",
+              "amltrain_value_facts", "amltrain_array_facts", "amltrain_safe_access")  # fmt: skip
 
 #: What loads this file: another sitecustomize may take its place among the modules.
 _LOADER: "Any" = globals().get("__loader__")

@@ -45,6 +45,7 @@ _FILES = {
     "amltrain_warm.py": "supervise/warm_hook.py",
     "amltrain_failure.py": "failures/failure_hook.py",
     "amltrain_failing_names.py": "failures/failing_names.py",
+    "amltrain_memory_lines.py": "failures/memory_lines.py",
     "amltrain_value_facts.py": "failures/value_facts.py",
     "amltrain_array_facts.py": "failures/array_facts.py",
     "amltrain_safe_access.py": "failures/safe_access.py",
