@@ -386,6 +386,18 @@ class TrackedRun:
 
         self._with_backend(lambda backend, run: ask(backend, run, "poke", statement, rank))
 
+    def debug(self, *, rank: int = 0) -> None:
+        """Debug the run with Python's ``pdb``, until it has ended or an interrupt; it needs ``--debug`` at the submit.
+
+        Raises
+        ------
+        CommandError
+            The run has no debugger.
+        """
+        from jupyter_amltrain.inside.run_debugger import RunDebugger
+
+        RunDebugger(self._with_backend, rank, print).run(input)
+
     def save(self) -> CheckpointAnswer:
         """Ask the script for a checkpoint now, and wait for it for up to 10 seconds.
 

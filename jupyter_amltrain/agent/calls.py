@@ -14,6 +14,7 @@ from . import damage, machine
 from .asking import checkpoint_request, questions
 from .damage import DamagedFolder
 from .data import uploads
+from .debugging import debugger
 from .distributed import node_connector
 from .environments import requests as environment_calls
 from .json_dir import WAITING, NumberedJsonDir, default_queue, open_queue
@@ -480,6 +481,8 @@ def _ask(context: AgentContext, payload: Json) -> Json:
     spec = job.get("spec") or {}
     if payload.get("kind") == "save":
         return checkpoint_request.save(folder, job)
+    if payload.get("kind") == "debug":
+        return debugger.talk(folder, payload)
 
     def members() -> Set[int]:
         rows = process_table()

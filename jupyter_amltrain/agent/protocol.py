@@ -95,6 +95,9 @@ LINES, LINES_FOLDER = "lines", "AMLTRAIN_LINES"
 #: variable of a job with the path of the questions.
 ASKS, POKES, ASKS_FOLDER = "asks", "pokes.jsonl", "AMLTRAIN_ASKS"
 
+#: Files of the debugger, and the variable of a job with their folder; 1: they are wanted.
+DEBUG, DEBUG_FOLDER = "debug", "AMLTRAIN_DEBUG"
+
 RUNS, STAGING, MONITORS = "runs", "staging", "monitors"
 
 #: Folders of a run into which its processes write.

@@ -67,6 +67,7 @@ class AzureTarget(ComputeTarget, frozen=True, kw_only=True):
             "uses the Python of the job's environment", "Leave it out, and choose an environment with: --env conda.yml"
         ),
         "stop_on_nan": Limit("has not been shown to end a job for a metric", "Check it in the script."),
+        "debug": Limit("has no way to a job's debugger", "Debug it on this machine or over SSH."),
         "lines": Limit("has no way yet to the samples of a job's lines"),
         "metric_lines": Limit(
             "has the job's output at the service, and its lines are not read for metrics",

@@ -18,6 +18,7 @@ from jupyter_amltrain.commands.registry import Command, Context, Examples, Resul
 from jupyter_amltrain.commands.restore import RESTORE
 from jupyter_amltrain.commands.resubmit import RESUBMIT
 from jupyter_amltrain.commands.run_compare import COMPARE
+from jupyter_amltrain.commands.run_debugger import DEBUG
 from jupyter_amltrain.commands.run_lines import LINES
 from jupyter_amltrain.commands.run_log import LOGS, continue_hint
 from jupyter_amltrain.commands.run_questions import QUESTIONS
@@ -239,6 +240,7 @@ COMMANDS = (
     LOGS,
     LINES,
     *QUESTIONS,
+    DEBUG,
     Command(
         verb="attach",
         summary="Show a run here again and return it.",

@@ -74,7 +74,7 @@ class RunStack(NamedTuple):
 
 async def read_stack(backend: Backend, run: Run) -> RunStack:
     """Ask all processes of a run where they are."""
-    reply = await _ask(backend, run, {"kind": "stack"})
+    reply = await put_question(backend, run, {"kind": "stack"})
     raw = [(answer, thread) for answer in _rows(reply, "answers") for thread in _rows(answer, "threads")]
     paths = list(dict.fromkeys(call[0] for _, thread in raw for call in _calls(thread)))
     reader = await line_reader(backend, run, [path for path in paths if is_own(run, path)])
@@ -100,7 +100,7 @@ async def ask(backend: Backend, run: Run, kind: str, text: str, rank: int) -> st
     CommandError
         The expression raised, or the main thread did not get to it: then the message says where it is.
     """
-    reply = await _ask(backend, run, {"kind": kind, "text": text, "rank": rank, "who": socket.gethostname()})
+    reply = await put_question(backend, run, {"kind": kind, "text": text, "rank": rank, "who": socket.gethostname()})
     answers = _rows(reply, "answers")
     if not answers:
         where = where_text(await read_stack(backend, run), rank)
@@ -135,7 +135,7 @@ class CheckpointAnswer(NamedTuple):
 
 async def ask_checkpoint(backend: Backend, run: Run) -> CheckpointAnswer:
     """Ask the script of a run for a checkpoint now, and wait for it for some seconds."""
-    reply = await _ask(backend, run, {"kind": "save"})
+    reply = await put_question(backend, run, {"kind": "save"})
     seconds = reply.get("time")
     return CheckpointAnswer(
         is_saved=reply.get("is_saved") is True,
@@ -161,7 +161,16 @@ def checkpoint_text(answer: CheckpointAnswer, now: float) -> str:
     return f"{text} {newest}".strip()
 
 
-async def _ask(backend: Backend, run: Run, question: Mapping[str, Any]) -> Mapping[str, Any]:
+async def put_question(backend: Backend, run: Run, question: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Put a question to a run that is running; return what its agent answers.
+
+    Raises
+    ------
+    CommandError
+        The target has no agent of ours.
+    RunError
+        The run has ended.
+    """
     if backend.questions is None:
         raise CommandError(
             f"Runs on {run.target!r} cannot be asked.",

@@ -222,6 +222,10 @@ FLAGS = (
         help="sample in which lines the time of the run goes",
     ),
     JobFlag(
+        flag="--debug", field="debug", switch=True, yaml=None,
+        help="wait for a debugger at breakpoint() and at an exception: runs debug RUN",
+    ),
+    JobFlag(
         flag="--sealed", field="sealed", switch=True, yaml=None,
         help="let nobody evaluate or run something in the job (runs stack, peek, poke)",
     ),

@@ -93,10 +93,10 @@ _HELP = re.compile(r"\s*(\?{1,2}\s*\S|%{0,2}[\w.*]+(\[\d+\])?\s*\?{1,2}\s*$)")
 _ASSIGNED = re.compile(r"\s*[A-Za-z_][\w.,\s\[\]'\"]*=\s*(?P<sign>!|%[A-Za-z_])")
 
 #: Calls that read from the keyboard.
-_KEYBOARD = frozenset({"input", "builtins.input", "breakpoint", "getpass.getpass", "pdb.set_trace"})
+_KEYBOARD = frozenset({"input", "builtins.input", "getpass.getpass"})
 
 #: A text without any of these words needs no further check.
-_KEYBOARD_WORDS = ("input", "breakpoint", "getpass", "set_trace")
+_KEYBOARD_WORDS = ("input", "getpass")
 
 
 def check(text: str, *, first_line: int = 1, where: str = "Cell line") -> ast.Module:

@@ -286,6 +286,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         Whether MLflow logs for the libraries that it knows, without a call in the script.
     lines
         Whether the job's Python is sampled, which says in which lines its time went.
+    debug
+        Whether ``breakpoint()`` and the exception that ends the script wait for a debugger.
     sealed
         Whether nobody may ask the run where it is, or evaluate something in there.
     stop_on_nan
@@ -378,6 +380,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     metric_lines: tuple[str, ...] = ()
     autolog: bool = False
     lines: bool = False
+    debug: bool = False
     sealed: bool = False
     stop_on_nan: str = ""
     python: str = ""

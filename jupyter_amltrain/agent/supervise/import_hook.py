@@ -202,6 +202,26 @@ def _answer_questions(folder: str) -> None:
     _signal.signal(_signal.SIGURG, answer)
 
 
+def _offer_debugger(folder: str) -> None:
+    """Let ``breakpoint()`` and the end by an exception wait for a person (``debugging/debug_hook.py``).
+
+    Without ``--debug`` a breakpoint is passed: the job has no keyboard, on which Python's own would fail.
+    """
+    import os
+
+    place = os.environ.get("AMLTRAIN_DEBUG", "")
+    if place not in ("", "0"):
+        _names_of(folder, "amltrain_debugger")["start"](place)
+    elif not os.environ.get("PYTHONBREAKPOINT"):
+        sys.breakpointhook = _pass_breakpoint
+
+
+def _pass_breakpoint(*args: "Any", **more: "Any") -> None:
+    frame = sys._getframe(1)
+    place = "%s:%d" % (frame.f_code.co_filename, frame.f_lineno)
+    sys.stderr.write("amltrain: passed the breakpoint at %s; --debug at the submit stops there\n" % place)
+
+
 def _names_of(folder: str, name: str) -> "Any":
     """Run a file beside this one, with its byte code; no module of its name is there afterward."""
     path = "%s/%s.py" % (folder, name)
@@ -236,7 +256,7 @@ if __name__ == "sitecustomize":
         pass
     _import_next(_folder)
     _wait(_folder)
-    for _begin in (_offer_stack, _answer_questions, _sample_lines):
+    for _begin in (_offer_stack, _answer_questions, _offer_debugger, _sample_lines):
         try:
             _begin(_folder)
         except Exception:

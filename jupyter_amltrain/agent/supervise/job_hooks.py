@@ -1,5 +1,5 @@
 """Puts the hooks into a job's Python: the time of lines, PyTorch's memory, Matplotlib's figures, displayed values,
-tqdm's bars, pandas' tables, files of values, MLflow's stores, the code of its models, and values at failure."""
+tqdm's bars, pandas' tables, files of values, MLflow's stores, the code of its models, values at failure, a debugger."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from ..protocol import (
     ASKS,
     ASKS_FOLDER,
     AUTOLOG,
+    DEBUG,
+    DEBUG_FOLDER,
     DISPLAYS,
     FAILURE,
     FAILURE_VARIABLE,
@@ -57,6 +59,7 @@ _FILES = {
     "amltrain_gpu_use.py": "lines/gpu_use.py",
     "amltrain_stacks.py": "lines/stacks.py",
     "amltrain_asked.py": "asking/asked_hook.py",
+    "amltrain_debugger.py": "debugging/debug_hook.py",
     import_hook.AFTER["torch"] + ".py": "telemetry/torch_hook.py",
     import_hook.AFTER["matplotlib"] + ".py": "pictures/matplotlib_hook.py",
     import_hook.AFTER["tqdm.notebook"] + ".py": "supervise/tqdm_hook.py",
@@ -74,7 +77,7 @@ def clear(env: Dict[str, str]) -> None:
     pictures = (matplotlib_hook.FOLDER, matplotlib_hook.AT_EXIT)
     follow = (mlflow_hook.PORT, mlflow_hook.TOKEN, tracker_hook.NOTES)
     own = (torch_hook.FOLDER, display_hook.FOLDER, FAILURE_VARIABLE, LINES_FOLDER, spawn_hook.CELL)
-    for name in (*own, *pictures, *follow, ASKS_FOLDER, stall.VARIABLE, nan_hook.VARIABLE):
+    for name in (*own, *pictures, *follow, ASKS_FOLDER, DEBUG_FOLDER, stall.VARIABLE, nan_hook.VARIABLE):
         env.pop(name, None)
 
 
@@ -112,6 +115,9 @@ def add(
     names[FAILURE_VARIABLE] = FAILURE
     if env.get(LINES_FOLDER) == "1":  # not by itself: its price is not known well enough
         names[LINES_FOLDER] = LINES
+    if env.get(DEBUG_FOLDER) == "1":
+        names[DEBUG_FOLDER] = DEBUG
+        os.makedirs(os.path.join(folder, DEBUG), mode=0o700, exist_ok=True)
     if os.path.isdir(os.path.join(folder, ASKS)):
         names[ASKS_FOLDER] = ASKS
     if gpus:

@@ -1,0 +1,1 @@
+"""A debugger for the processes of a run, over files of its folder."""
