@@ -126,8 +126,10 @@ class LineReader:
     """
 
     def __init__(self, spec: JobSpec, sources: Mapping[str, Sequence[str]] = {}) -> None:
-        self._spec, self._sources = spec, sources
+        self.sources = sources
+        self._spec = spec
         self._script = spec.script.splitlines()
+        self._cell = spec.cell.split("\n") if spec.cell else []
 
     def is_script(self, path: str) -> bool:
         """Whether a file is the cell or script of the run."""
@@ -144,7 +146,12 @@ class LineReader:
 
     def text(self, path: str, line: int) -> str:
         """Return the text of a line, empty if it is not known."""
-        lines = self._script if self._script and self.is_script(path) else self._sources.get(path, ())
+        lines: Sequence[str] = self.sources.get(path, ())
+        if self._script and self.is_script(path):
+            # The script may have more on a line than its author wrote; its first line is ours, or the magic's.
+            if 2 <= line < len(self._cell) + 2 and (text := self._cell[line - 2].strip()):
+                return text[:200]
+            lines = self._script
         return lines[line - 1].strip()[:200] if 0 < line <= len(lines) else ""
 
 

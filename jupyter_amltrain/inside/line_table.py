@@ -24,9 +24,14 @@ def place_of(use: LineUse) -> str:
     return (f"{use.file}:{use.line}" if use.file else str(use.line)) if use.line else ""
 
 
+def shown_uses(report: LineReport) -> list[LineUse]:
+    """Return the lines of a table: those that take time, of the main thread first."""
+    return [use for use in report.lines if use.share >= MIN_SHARE or use.total_share >= MIN_TOTAL]
+
+
 def line_table(report: LineReport, limit: int = MAX_LINES) -> Table:
-    """Return the lines as a table: those that take time, of the main thread first."""
-    uses = [use for use in report.lines if use.share >= MIN_SHARE or use.total_share >= MIN_TOTAL]
+    """Return the lines as a table."""
+    uses = shown_uses(report)
     has_gpu = any(use.gpu is not None for use in uses)
     has_memory = any(abs(use.memory) >= _MIB for use in uses)
     has_threads = any(use.process or use.thread for use in uses)

@@ -14,7 +14,6 @@ from jupyter_amltrain.agent import testing
 from jupyter_amltrain.backends.base import Backend
 from jupyter_amltrain.backends.streams import Chunk
 from jupyter_amltrain.errors import AmlTrainError, ResultMissing
-from jupyter_amltrain.inside.run_lines import line_note
 from jupyter_amltrain.jobs import left_out
 from jupyter_amltrain.jobs.launch import FINAL_EXIT_CODE
 from jupyter_amltrain.kernel.failures import read_failure
@@ -55,9 +54,7 @@ async def outcome_fields(backend: Backend, entry: Entry, status: RunStatus) -> d
         return {}
     fields: dict[str, Any] = {}
     if run.models is None:
-        note = await line_note(backend, msgspec.structs.replace(run, status=status))
-        notes = {"notes": (*run.notes, note)} if note and note not in run.notes else {}
-        fields = {"models": await _models(backend, run), **notes}
+        fields = {"models": await _models(backend, run)}
     if status.state is not RunState.COMPLETED:
         ended = msgspec.structs.replace(run, status=status)
         if entry.frames is None:

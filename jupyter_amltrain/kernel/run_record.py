@@ -14,6 +14,7 @@ from jupyter_amltrain.kernel.gpu_record import MANY_GPUS, age_of, gpu_record
 from jupyter_amltrain.kernel.gpu_tables import gpu_tables
 from jupyter_amltrain.kernel.log_errors import cell_line
 from jupyter_amltrain.kernel.outcome_text import canceled_text
+from jupyter_amltrain.kernel.record_parts import part_values
 from jupyter_amltrain.kernel.run_charts import charts_of
 from jupyter_amltrain.kernel.shown_files import shown_files
 from jupyter_amltrain.kernel.store import Entry
@@ -135,6 +136,7 @@ def record_of(entry: Entry) -> RunRecord:
         attempt=run.status.attempt,
         scaling=_part(entry, "throughput", lambda: _measurement(entry), None),
         **files._asdict(),
+        **part_values(entry),
         kind=entry.kind,
         view="run" if entry.kind == "run" else "dashboard",
     )

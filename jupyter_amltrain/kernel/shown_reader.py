@@ -1,4 +1,4 @@
-"""Reads the files that records show, in the background: displayed values and pictures. Loop thread only."""
+"""Reads the files that records show, in the background: displayed values, pictures, further parts. Loop thread only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.kernel.display_forms import Forms
 from jupyter_amltrain.kernel.displays import DisplayFiles
 from jupyter_amltrain.kernel.pictures import PictureFiles
-from jupyter_amltrain.kernel.shown_files import RunDisplays, RunPictures
+from jupyter_amltrain.kernel.record_parts import PARTS, PartFiles
+from jupyter_amltrain.kernel.shown_files import FileReading
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.run import RunHandle
@@ -24,13 +25,21 @@ log = logging.getLogger(__name__)
 WAIT_TIMEOUT_S = 10.0
 
 
+class ShownFiles(Protocol):
+    """What is known of one kind of files of one run."""
+
+    @property
+    def reading(self) -> FileReading:
+        """State of their reading."""
+
+
 class ShownKind(Protocol):
     """One kind of files that a record shows."""
 
     name: str
     interval_s: float  #: between two readings of one run's files
 
-    def of(self, entry: Entry) -> RunDisplays | RunPictures:
+    def of(self, entry: Entry) -> ShownFiles:
         """Return what is known of a run's files."""
 
     def is_known(self, entry: Entry, *, has_ended: bool) -> bool:
@@ -56,7 +65,7 @@ class ShownFilesReader:
     ) -> None:
         self._loop, self._backend, self._on_change = loop, backend, on_change
         self._displays = DisplayFiles(loop)
-        self._kinds: tuple[ShownKind, ...] = (self._displays, PictureFiles(loop))
+        self._kinds: tuple[ShownKind, ...] = (self._displays, PictureFiles(loop), *map(PartFiles, PARTS))
 
     def request(self, entry: Entry, *, only_displays: bool = False) -> None:
         """Read soon; a run that changes all the time is read at intervals."""
@@ -107,7 +116,7 @@ class ShownFilesReader:
             if await self._update(kind, entry, entry.run.status.state.terminal):
                 self._notify(entry, files)
 
-    def _notify(self, entry: Entry, files: RunDisplays | RunPictures) -> None:
+    def _notify(self, entry: Entry, files: ShownFiles) -> None:
         if entry.shows(files):
             self._on_change(entry.handle)
 

@@ -40,6 +40,7 @@ class _Streams:
         "log",
         "metrics",
         "offsets",
+        "parts",
         "pictures",
         "spark",
         "telemetry",
@@ -55,6 +56,7 @@ class _Streams:
         self.frames: tuple[FailedFrame, ...] | None = None  #: at which it failed; None: they were not read
         self.pictures = RunPictures()
         self.displays = RunDisplays()
+        self.parts: dict[str, Any] = {}  #: further parts of its record, by name
         self.gpu_part: tuple[Any, GpuTelemetry | None] | None = None
         self.offsets = {"log": 0, "metrics": 0}
         self.spark: tuple[int, bool, tuple[int, ...]] = (0, False, ())
@@ -174,9 +176,15 @@ class Entry:
         """Values that the script has displayed with their rich forms."""
         return self.streams.displays
 
-    def shows(self, files: RunDisplays | RunPictures) -> bool:
+    @property
+    def parts(self) -> dict[str, Any]:
+        """States of further parts of its record, by name; see :mod:`jupyter_amltrain.kernel.record_parts`."""
+        return self.streams.parts
+
+    def shows(self, files: object) -> bool:
         """Whether `files` are still its own: they may have been released."""
-        return self._streams is not None and files in (self._streams.displays, self._streams.pictures)
+        streams = self._streams
+        return streams is not None and files in (streams.displays, streams.pictures, *streams.parts.values())
 
     @property
     def frames(self) -> tuple[FailedFrame, ...] | None:

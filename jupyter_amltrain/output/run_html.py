@@ -6,6 +6,7 @@ import base64
 import html
 from typing import Protocol
 
+from jupyter_amltrain.kernel.record_parts import parts_html
 from jupyter_amltrain.kernel.sweep_text import best_text, counts_text
 from jupyter_amltrain.output.display_html import between_lines
 from jupyter_amltrain.output.palette import INK, RED, SOFT
@@ -44,7 +45,7 @@ def run_html(record: RunRecord, picture: PictureHtml | None) -> str:
     error = (
         f'<pre style="color: {RED}; white-space: pre-wrap">{html.escape(record.error)}</pre>' if record.error else ""
     )
-    error += _excerpt_html(record) + _frames_html(record)
+    error += _excerpt_html(record) + _frames_html(record) + parts_html(record)
     figures = _figures_html(record)
     parts = [error, log, charts, figures] if record.state == "failed" else [error, charts, figures, log]
     return f"<div><b>{html.escape(state_line(record))}</b></div>" + "".join(parts)

@@ -10,6 +10,7 @@ import msgspec
 from jupyter_amltrain.agent.supervise.outcome import GPU_UNUSED
 from jupyter_amltrain.inside.pokes import poke_text, running_since
 from jupyter_amltrain.kernel.gpu_summary import figure_groups, gpus_text
+from jupyter_amltrain.kernel.record_parts import parts_text
 from jupyter_amltrain.kernel.throughput import throughput_text
 from jupyter_amltrain.output.sweep_table import sweep_lines
 from jupyter_amltrain.schema.child_run import most_relevant
@@ -59,6 +60,7 @@ def record_text(record: RunRecord, log_lines: int = LOG_LINES, child_rows: int =
     began = running_since(record.phases)
     lines += [f"poke {_one_line(poke_text(poke, began))}" for poke in record.pokes]
     lines += frames_lines(record)
+    lines += map(_one_line, parts_text(record))
     # The reason of a run that was stopped for it has the same sentences.
     if record.truth is not None and record.truth.verdict == "not used" and record.reason != GPU_UNUSED:
         cause = f"; likely cause: {record.truth.cause}" if record.truth.cause else ""

@@ -14,6 +14,7 @@ from jupyter_amltrain.schema.chart import ChartSet
 from jupyter_amltrain.schema.child_run import ChildRun
 from jupyter_amltrain.schema.failure import FrameTable
 from jupyter_amltrain.schema.run import Phase, Poke, RunLink
+from jupyter_amltrain.schema.run_lines import RunLines
 from jupyter_amltrain.schema.scaling import Measurement
 from jupyter_amltrain.schema.sweep_board import SweepBoard
 from jupyter_amltrain.schema.table import Table
@@ -369,5 +370,6 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     pictures_hidden: int = 0  #: further ones, in the run's folder
     displays: tuple[RunDisplay, ...] = ()  #: the newest, in the order of the log
     displays_hidden: int = 0  #: earlier ones, whose text the log has
+    lines: RunLines | None = None  #: of a run that was submitted with ``--lines``
     charts: ChartSet = ChartSet()
     tables: tuple[Table, ...] = ()

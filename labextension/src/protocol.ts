@@ -402,6 +402,7 @@ export interface IRunRecord {
   pictures_hidden: number;
   displays: IRunDisplay[];
   displays_hidden: number;
+  lines: IRunLines | null;
   charts: IChartSet;
   tables: ITable[];
 }
@@ -670,6 +671,13 @@ export interface ISweepBoard {
   goal_text: string;
 }
 
+export interface IRunLines {
+  sentence: string;
+  span: string;
+  table: ITable;
+  marks: ILineMark[];
+}
+
 export interface IChartSet {
   charts: IChart[];
   gpus: ILegendEntry[];
@@ -770,6 +778,14 @@ export interface ITrialAxis {
   categories: unknown[];
 }
 
+export interface ILineMark {
+  line: number;
+  share: number;
+  total: number;
+  work: number;
+  row: number;
+}
+
 export interface IChart {
   key: string;
   title: string;
@@ -830,7 +846,7 @@ export interface ILevel {
 
 /** Type and default of the fields of what a notebook saves; see `complete`. */
 export const SHAPES: Readonly<Record<string, Readonly<Record<string, string>>>> = {
-  IRunRecord: { schema: 'number=1', handle: 'string', run_id: 'string', name: 'string', target: 'string', experiment: 'string', state: 'string', detail: 'string', reason: 'string | null', exit_code: 'number | null', done: 'boolean', cancel_requested: 'boolean', reachable: 'boolean=true', created: 'number', seen_at: 'number', phases: 'IPhase[]', params: 'Record<string, unknown>', tags: 'Record<string, string>', metrics: 'Record<string, IMetricSeries>', metrics_hidden: 'number', telemetry: 'ITelemetrySeries', gpu: 'IGpuTelemetry | null', truth: 'IGpuTruth | null', summary: 'Record<string, unknown>', kind: 'string="run"', view: 'string="run"', window: 'number=600.0', log: 'ILogTail', outputs: 'Record<string, unknown>', models: 'string[]', error: 'string | null', excerpt: 'ICodeExcerpt | null', frames: 'IFrameTable[]', tracking: 'Record<string, string>', source_sha256: 'string', notes: 'string[]', taken: 'ITaken', doors: 'IRunLink[]', children: 'IChildRun[]', children_hidden: 'number', parent: 'string', pokes: 'IPoke[]', attempt: 'number=1', scaling: 'IMeasurement | null', sweep: 'ISweepBoard | null', pictures: 'IRunPicture[]', pictures_hidden: 'number', displays: 'IRunDisplay[]', displays_hidden: 'number', charts: 'IChartSet', tables: 'ITable[]' },
+  IRunRecord: { schema: 'number=1', handle: 'string', run_id: 'string', name: 'string', target: 'string', experiment: 'string', state: 'string', detail: 'string', reason: 'string | null', exit_code: 'number | null', done: 'boolean', cancel_requested: 'boolean', reachable: 'boolean=true', created: 'number', seen_at: 'number', phases: 'IPhase[]', params: 'Record<string, unknown>', tags: 'Record<string, string>', metrics: 'Record<string, IMetricSeries>', metrics_hidden: 'number', telemetry: 'ITelemetrySeries', gpu: 'IGpuTelemetry | null', truth: 'IGpuTruth | null', summary: 'Record<string, unknown>', kind: 'string="run"', view: 'string="run"', window: 'number=600.0', log: 'ILogTail', outputs: 'Record<string, unknown>', models: 'string[]', error: 'string | null', excerpt: 'ICodeExcerpt | null', frames: 'IFrameTable[]', tracking: 'Record<string, string>', source_sha256: 'string', notes: 'string[]', taken: 'ITaken', doors: 'IRunLink[]', children: 'IChildRun[]', children_hidden: 'number', parent: 'string', pokes: 'IPoke[]', attempt: 'number=1', scaling: 'IMeasurement | null', sweep: 'ISweepBoard | null', pictures: 'IRunPicture[]', pictures_hidden: 'number', displays: 'IRunDisplay[]', displays_hidden: 'number', lines: 'IRunLines | null', charts: 'IChartSet', tables: 'ITable[]' },
   IRunGroup: { schema: 'number=1', handles: 'string[]', rows: 'IGroupRow[]', hidden: 'number', columns: 'IGroupColumn[]', same: 'Record<string, unknown>', curve: 'string', verdict: 'string[]', done: 'boolean', seen_at: 'number' },
   IPhase: { name: 'string', start: 'number', end: 'number | null', seconds: 'number | null' },
   IMetricSeries: { step: 'number[]', value: '(number | null)[]', seconds: 'number[]', last: 'number | string | null', n: 'number', rank: 'number', source: 'string' },
@@ -848,6 +864,7 @@ export const SHAPES: Readonly<Record<string, Readonly<Record<string, string>>>> 
   ISweepBoard: { metric: 'string', goal: 'string', sampler: 'string', policy: 'string', space: 'Record<string, string>', max_trials: 'number | null', max_concurrent: 'number=1', number: 'number[]', state: 'string[]', value: '(number | null)[]', seconds: '(number | null)[]', handle: 'string[]', params: 'Record<string, unknown[]>', nulls: 'Record<string, number[]>', early: 'number[]', reason: 'Record<string, string>', curves: 'ITrialCurve[]', best: 'number | null', importance: 'Record<string, number>', hidden: 'number', message: 'string', axes: 'ITrialAxis[]', levels: 'number[]', counts_text: 'string', best_text: 'string', goal_text: 'string' },
   IRunPicture: { path: 'string', name: 'string', kind: 'string="artifact"', width: 'number', height: 'number', bytes: 'number', time: 'number', title: 'string', thumbnail: 'string' },
   IRunDisplay: { number: 'number', version: 'number', line: 'number=-1', blocks: 'number[][]', data: 'Record<string, unknown>', sizes: 'Record<string, Record<string, number>>', partial: 'boolean', picture: 'string', title: 'string' },
+  IRunLines: { sentence: 'string', span: 'string', table: 'ITable', marks: 'ILineMark[]' },
   IChartSet: { charts: 'IChart[]', gpus: 'ILegendEntry[]', gpus_text: 'string', start: 'number', time: 'IAxis | null', phases: 'IPhaseShade[]', marks: 'IChartMark[]' },
   ITable: { key: 'string', columns: 'IColumn[]', rows: 'string[][]', more: 'number' },
   IGroupRow: { handle: 'string', name: 'string', state: 'string', reason: 'string', error: 'string', reachable: 'boolean=true', cancel_requested: 'boolean', created: 'number', started: 'number | null', ended: 'number | null', values: 'string[]', best: 'number[]', curve: 'number[]' },
@@ -859,6 +876,7 @@ export const SHAPES: Readonly<Record<string, Readonly<Record<string, string>>>> 
   IScalingSlice: { group: 'string', unit: 'string="processes"', width: 'number', widths: 'number[]', seconds: 'number', steps: 'number', start_s: 'number', price: 'number | null', currency: 'string' },
   ITrialCurve: { trial: 'number', step: 'number[]', value: '(number | null)[]' },
   ITrialAxis: { name: 'string', title: 'string', kind: 'string="linear"', low: 'number', high: 'number=1.0', ticks: 'number[]', labels: 'string[]', categories: 'unknown[]' },
+  ILineMark: { line: 'number', share: 'number', total: 'number', work: 'number', row: 'number' },
   IChart: { key: 'string', title: 'string', note: 'string', value: 'string', whole: 'string', unit: 'string', x: '(string | number)[]', steps: 'IAxis | null', y: 'IAxis | null', series: 'IChartSeries[]', band: '(string | number)[]', levels: 'ILevel[]', height: 'number=132' },
   ILegendEntry: { label: 'string', help: 'string' },
   IAxis: { min: 'number', max: 'number', ticks: 'number[]', labels: 'string[]' },
