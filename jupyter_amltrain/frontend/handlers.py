@@ -10,6 +10,7 @@ from jupyter_amltrain.commands.submit import Defaults
 from jupyter_amltrain.frontend.display_handlers import DisplayHandlers
 from jupyter_amltrain.frontend.events import EventPublisher
 from jupyter_amltrain.frontend.file_handlers import FileHandlers
+from jupyter_amltrain.frontend.line_handlers import LineHandlers
 from jupyter_amltrain.frontend.log_handlers import LogHandlers
 from jupyter_amltrain.frontend.picture_handlers import PictureHandlers
 from jupyter_amltrain.frontend.protocol import Handler, Reply, Request, handlers_of
@@ -49,6 +50,7 @@ class RequestHandlers:
             self.events,
             self.runs,
             LogHandlers(controller),
+            LineHandlers(controller),
             MlflowHandlers(controller),
             DisplayHandlers(controller),
             PictureHandlers(controller),

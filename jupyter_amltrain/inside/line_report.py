@@ -183,7 +183,7 @@ def report_of(
         One rank; ``None`` for all, whose processes and threads of the same name count together.
     """
     whole = list(processes)
-    zero = min((one.started for one in whole), default=0.0)
+    zero = start_of(whole)
     chosen = [one for one in whole if rank is None or one.rank == rank]
     sums: dict[_Key, _Sums] = {}
     texts: dict[_Key, tuple[str, str]] = {}
@@ -192,7 +192,7 @@ def report_of(
     for process in chosen:
         keys = {number: _key_of(node, process, reader, texts) for number, node in process.nodes.items()}
         for window in process.windows:
-            part = _part(window, zero + start, None if end is None else zero + end)
+            part = part_of_window(window, zero + start, None if end is None else zero + end)
             if part:
                 times[process.name] = times.get(process.name, 0.0) + (window.end - window.start) * part
                 first = min(first, max(start, window.start - zero))
@@ -211,7 +211,12 @@ def _key_of(node: StackNode, process: ProcessLines, reader: LineReader, texts: d
     return key
 
 
-def _part(window: Window, start: float, end: float | None) -> float:
+def start_of(processes: Iterable[ProcessLines]) -> float:
+    """Return when the first process of a run began, in Unix seconds."""
+    return min((one.started for one in processes), default=0.0)
+
+
+def part_of_window(window: Window, start: float, end: float | None) -> float:
     """Return the part of a window that is in a range of time."""
     length = window.end - window.start
     inside = min(window.end, float("inf") if end is None else end) - max(window.start, start)

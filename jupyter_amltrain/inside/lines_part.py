@@ -15,7 +15,7 @@ from jupyter_amltrain.inside.line_table import line_table, sentence, shown_uses,
 from jupyter_amltrain.inside.run_lines import read_run_lines
 from jupyter_amltrain.schema.run import Run
 from jupyter_amltrain.schema.run_lines import LineMark, RunLines
-from jupyter_amltrain.text import shorten
+from jupyter_amltrain.text import printable, shorten
 
 #: Lines of a record, and of the HTML of a saved notebook.
 MAX_LINES, HTML_LINES = 40, 8
@@ -99,24 +99,18 @@ def lines_of(report: LineReport) -> RunLines:
     for row in table.rows:
         left -= sum(map(len, row))
         if left >= 0:
-            rows.append(tuple(map(_printable, row)))
+            rows.append(tuple(map(printable, row)))
     more = table.more + len(table.rows) - len(rows)
     marks: dict[int, LineMark] = {}
     for at, use in enumerate(shown_uses(report)[: len(rows)]):
         if 0 < use.line < _MAX_LINE and not use.file:  # of threads that run the same line the main one comes first
             marks.setdefault(use.line, _mark(use, at))
     return RunLines(
-        sentence=_printable(sentence(report)),
+        sentence=printable(sentence(report)),
         span=span_text(report),
         table=msgspec.structs.replace(table, rows=tuple(rows), more=more),
         marks=tuple(marks.values()),
     )
-
-
-def _printable(text: str) -> str:
-    """Return a text without what a terminal or JSON does not take: a job can write anything into its files."""
-    text = "".join(letter if letter.isprintable() else " " for letter in text)
-    return text.encode("utf-8", "replace").decode()
 
 
 def _mark(use: LineUse, row: int) -> LineMark:

@@ -1,4 +1,4 @@
-"""Lines of a run in its record: where its time goes."""
+"""Lines of a run: where its time goes, as its record and its page show it."""
 
 from __future__ import annotations
 
@@ -49,3 +49,25 @@ class RunLines(msgspec.Struct, frozen=True, kw_only=True):
     span: str = ""
     table: Table = Table("lines")
     marks: tuple[LineMark, ...] = ()
+
+
+class StackBox(msgspec.Struct, frozen=True, kw_only=True):
+    """A line in the picture of the stacks: a box below the line that called it.
+
+    Attributes
+    ----------
+    depth
+        Number of boxes above it.
+    left, share
+        Left edge and width, as parts of the time of all processes.
+    label
+        Its function and text.
+    detail
+        Where it is, and its time.
+    """
+
+    depth: int
+    left: float
+    share: float
+    label: str
+    detail: str

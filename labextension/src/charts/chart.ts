@@ -1,5 +1,6 @@
 /** The line chart of cell outputs, panel and tabs, and the frame that it shares with the heat map. */
 
+import { Brush, ITimePlot } from './brush';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { IAxis } from '../protocol';
 import { COLORS } from './palette';
@@ -262,6 +263,8 @@ export interface ILineData {
   yFormat: (y: number) => string;
   /** name of the x axis in the value under the pointer, such as `step`; empty where the format says it */
   xName: string;
+  /** Unix seconds at 0 of the x axis, where it is time */
+  origin?: number;
 }
 
 function sameRow(a: Row = [], b: Row = []): boolean {
@@ -324,6 +327,7 @@ export class LineChart implements IReadable {
     this.node = this._frame.node;
     this.node.style.setProperty('--jp-amlrun-plot-top', `${_size.top}px`);
     this.node.style.setProperty('--jp-amlrun-plot-bottom', `${_size.bottom}px`);
+    this._brush = new Brush(this._svg.parentElement ?? this.node, event => this._timePlot(event));
     this._resize = new ResizeObserver(() => {
       const width = Math.round(this.node.clientWidth);
       if (width && width !== this._width) {
@@ -351,6 +355,7 @@ export class LineChart implements IReadable {
 
   dispose(): void {
     this._resize.disconnect();
+    this._brush.dispose();
     this.node.remove();
   }
 
@@ -406,6 +411,19 @@ export class LineChart implements IReadable {
         }
       }
     }
+  }
+
+  /** Where the lines are, if a pointer is over them and the x axis is time. */
+  private _timePlot(event: PointerEvent): ITimePlot | null {
+    const origin = this._data?.origin;
+    if (!this._data || !this._sx || origin === undefined) {
+      return null;
+    }
+    const box = this._svg.getBoundingClientRect();
+    const { left, right, top, bottom } = this._size;
+    const area = { left: box.left + left, right: box.left + this._width - right, top: box.top + top, bottom: box.bottom - bottom };
+    const { min, max } = this._data.xAxis;
+    return event.clientX >= area.left && event.clientX <= area.right ? { area, span: [origin + min, origin + max] } : null;
   }
 
   private _draw(): void {
@@ -516,6 +534,7 @@ export class LineChart implements IReadable {
   private readonly _dots: SVGElement;
   private readonly _frame: ChartFrame;
   private readonly _resize: ResizeObserver;
+  private readonly _brush: Brush;
   private _data: ILineData | null = null;
   private _width = 0;
   private _sx: Scale | null = null;

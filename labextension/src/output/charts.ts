@@ -181,7 +181,7 @@ export function lineData(record: IRunRecord, chart: IChart, { start, time, phase
   };
   if (!chart.steps) {
     const x = (valuesAt(record, chart.x) as number[]).map(t => t - start);
-    return { ...common, x, xAxis: time ?? timeAxis(0, 1), xFormat: clock, xName: trans.__('at'), shades: phases, marks: marks.map(at(start)) };
+    return { ...common, x, xAxis: time ?? timeAxis(0, 1), xFormat: clock, xName: trans.__('at'), shades: phases, marks: marks.map(at(start)), origin: start };
   }
   const { y } = series[0];
   const x = chart.x.length ? (valuesAt(record, chart.x) as number[]) : Array.from(y, (_, i) => i);
@@ -196,8 +196,9 @@ function chosen(data: ILineData, record: IRunRecord, seconds: readonly number[],
   let result = data;
   if (choice.byTime && seconds.length === values.length) {
     const [from, to] = extent(seconds) ?? [0, 0];
-    const marks = record.charts.marks.map(at(record.created));
-    result = { ...result, x: seconds, marks, xAxis: timeAxis(from, Math.max(to, from + 1)), xFormat: clock, xName: trans.__('at') };
+    const origin = record.created;
+    const marks = record.charts.marks.map(at(origin));
+    result = { ...result, x: seconds, marks, xAxis: timeAxis(from, Math.max(to, from + 1)), xFormat: clock, xName: trans.__('at'), origin };
   }
   if (choice.log || choice.smoothing) {
     const raw = drawn(values, { smoothing: 0, log: choice.log });

@@ -1,5 +1,6 @@
 /** The notebook of an output: its kernel, and writing records into it so that the saved file is right. */
 
+import type { CodeEditor } from '@jupyterlab/codeeditor';
 import { NotebookPanel } from '@jupyterlab/notebook';
 import type { IOutputAreaModel } from '@jupyterlab/outputarea';
 import type { IRenderMimeRegistry } from '@jupyterlab/rendermime';
@@ -84,6 +85,8 @@ export interface IRunHost {
   readonly saves: boolean;
   /** JupyterLab's renderers; without them values that a script has displayed are shown as text. */
   readonly rendermime: IRenderMimeRegistry | null;
+  /** The editor of the cell whose output has this node; null without one. */
+  editorOf?(node: Node): CodeEditor.IEditor | null;
   /** Keep a fresh record or group, which `key` identifies; true where that draws it here again. */
   write(mime: string, key: string, bundle: Bundle, sizes?: Bundle): boolean;
 }
@@ -111,6 +114,11 @@ export class NotebookHost implements IRunHost {
     return this._panel?.sessionContext.kernelChanged ?? null;
   }
 
+  editorOf(node: Node): CodeEditor.IEditor | null {
+    const cells = this._panel?.isDisposed ? [] : (this._panel?.content.widgets ?? []);
+    return cells.find(cell => cell.node.contains(node))?.editor ?? null;
+  }
+
   write(mime: string, key: string, bundle: Bundle, sizes: Bundle = {}): boolean {
     return this._panel !== null && writeBundle(this._panel, mime, key, bundle, sizes) > 0;
   }
@@ -127,6 +135,7 @@ export function unsaved(host: IRunHost): IRunHost {
     },
     saves: false,
     rendermime: host.rendermime,
+    editorOf: node => host.editorOf?.(node) ?? null,
     write: () => false
   };
 }

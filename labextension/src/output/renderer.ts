@@ -53,6 +53,7 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
       copy: text => this._copy(text),
       links: this._headerActions(_commands),
       files: this._fileRequests(),
+      parts: { editor: () => _host.editorOf?.(this.node) ?? null, request: (op, payload) => this._ask(op, payload) },
       displays: {
         rendermime: _host.rendermime,
         whole: number => this._wholeDisplay(number),
@@ -146,6 +147,7 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
   protected onAfterAttach(message: Message): void {
     super.onAfterAttach(message);
     this._view.attached();
+    this._draw();
   }
 
   private _headerActions(commands: CommandRegistry | null): IHeaderActions {
@@ -171,14 +173,17 @@ export class RunOutput extends Widget implements IRenderMime.IRenderer, IHost {
     Notification.success(this._trans.__('Copied %1', text), { autoClose: 3000 });
   }
 
+  /** A request about the run that is shown. */
+  private async _ask<K extends keyof IOperations>(op: K, payload: Omit<IOperations[K]['payload'], 'handle'>): Promise<IOperations[K]['reply']> {
+    const handle = this._record?.handle ?? '';
+    if (!this._mayPoll) {
+      throw new Error(this._trans.__('Trust the notebook to read more of the run.'));
+    }
+    return this._poller.ask(op, { ...payload, handle } as unknown as IOperations[K]['payload']);
+  }
+
   private _fileRequests(): IFileRequests {
-    const ask = <K extends keyof IOperations>(op: K, payload: Omit<IOperations[K]['payload'], 'handle'>) => {
-      const handle = this._record?.handle ?? '';
-      if (!this._mayPoll) {
-        throw new Error(this._trans.__('Trust the notebook to use the files of the run.'));
-      }
-      return this._poller.ask(op, { ...payload, handle } as unknown as IOperations[K]['payload']);
-    };
+    const ask = <K extends keyof IOperations>(op: K, payload: Omit<IOperations[K]['payload'], 'handle'>) => this._ask(op, payload);
     return {
       list: async () => ask('files', {}),
       read: async (path, offset) => (await ask('file', { path, offset })).data,

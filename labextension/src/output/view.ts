@@ -1,6 +1,7 @@
 /** One run drawn from its record; every part is updated in place, so nothing flickers. */
 
 import { TranslationBundle } from '@jupyterlab/translation';
+import { SELECTABLE, TIME_SELECTED } from '../charts/brush';
 import { ChildrenTable } from '../children';
 import { FilesList, IFileRequests } from '../files';
 import { drawLinks } from '../links';
@@ -15,6 +16,7 @@ import { drawFrames } from './failure';
 import { IDisplayHost } from './display';
 import { DetailsFold, HeaderLinks, IHeaderActions } from './header';
 import { LogView } from './log';
+import { IPartHost, IRecordPart, PARTS } from './parts';
 import { SweepBoardView } from './sweepBoard';
 import type { ITrialActions } from './trialTable';
 import { SummaryView, VerdictView } from './verdict';
@@ -68,6 +70,8 @@ export interface IActions {
   files: IFileRequests;
   /** What draws the values that the script has displayed. */
   displays: IDisplayHost;
+  /** What further parts use. */
+  parts: IPartHost;
 }
 
 function element(tag: string, name: string, parent?: HTMLElement): HTMLElement {
@@ -134,6 +138,13 @@ export class RunView {
     this._excerpt.hidden = true;
     this._frames = element('div', 'frames', this.node);
     this._frames.hidden = true;
+    this._parts = PARTS.map(create => create(_trans, _actions.parts));
+    this.node.append(...this._parts.map(part => part.node));
+    this.node.addEventListener(TIME_SELECTED, event => {
+      const [from, to] = (event as CustomEvent<[number, number]>).detail;
+      event.stopPropagation();
+      this._parts.forEach(part => part.select?.(from, to));
+    });
     this._failure = element('div', 'failure', this.node);
     this._failure.setAttribute('role', 'alert');
     this._outputs = this._list('outputs');
@@ -197,6 +208,8 @@ export class RunView {
     write(this._error, record.error || (record.state === 'canceled' ? record.detail : ''));
     drawExcerpt(this._excerpt, record.excerpt, this._trans);
     drawFrames(this._frames, record.frames, this._trans);
+    this._parts.forEach(part => part.update(record));
+    this.node.classList.toggle(SELECTABLE, this._parts.some(({ select }) => select !== undefined));
     // The user requested this end.
     this._error.classList.toggle('jp-mod-wished', record.state === 'canceled');
     write(this._failure, situation.failure);
@@ -242,6 +255,7 @@ export class RunView {
 
   dispose(): void {
     this._board?.dispose();
+    this._parts.forEach(part => part.dispose());
     this._charts.dispose();
     this._log.dispose();
   }
@@ -424,6 +438,7 @@ export class RunView {
   private readonly _error: HTMLElement;
   private readonly _excerpt: HTMLElement;
   private readonly _frames: HTMLElement;
+  private readonly _parts: readonly IRecordPart[];
   private readonly _failure: HTMLElement;
   private readonly _outputs: HTMLElement;
   private readonly _params: HTMLElement;

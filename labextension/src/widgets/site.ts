@@ -3,6 +3,7 @@
 import type { DOMWidgetView, WidgetModel } from '@jupyter-widgets/base';
 import { TranslationBundle } from '@jupyterlab/translation';
 import { Panel } from '@lumino/widgets';
+import { Brush } from '../charts/brush';
 import { IValue, readingNodes } from '../charts/chart';
 import { HeatMap, timed } from '../charts/heat';
 import { MetricBar } from '../charts/metricChoice';
@@ -55,6 +56,7 @@ export class FeedSite extends Panel implements ISite {
     this._tiles.hidden = true;
     this.node.prepend(this._tiles);
     this._zoom = new Zoom(feed, this.node, () => this._figures);
+    this._brush = new Brush(this.node, event => (event.shiftKey ? this._zoom.timePlot(event) : null));
     this._watch = new IntersectionObserver(entries => {
       this._near = entries[entries.length - 1].isIntersecting;
       feed.look();
@@ -99,6 +101,7 @@ export class FeedSite extends Panel implements ISite {
     this._bar.dispose();
     this._hover.dispose();
     this._zoom.dispose();
+    this._brush.dispose();
     this._heat?.dispose();
     // Disposing of the lumino widget removes the view and all its children.
     super.dispose();
@@ -257,6 +260,7 @@ export class FeedSite extends Panel implements ISite {
   private readonly _age: HTMLElement;
   private readonly _hover: Hover;
   private readonly _zoom: Zoom;
+  private readonly _brush: Brush;
   private readonly _watch: IntersectionObserver;
   private readonly _more: () => void;
   private readonly _timer: ReturnType<typeof setInterval>;

@@ -4,6 +4,7 @@
  * bqplot's own PanZoom sends the limits to the kernel with every move, in a form that bqscales cannot read there.
  */
 
+import type { ITimePlot } from '../charts/brush';
 import type { IChartAxis } from './feed';
 import type { Span } from './axes';
 
@@ -68,6 +69,12 @@ export class Zoom {
     this._node.removeEventListener('pointercancel', this._up);
   }
 
+  /** The chart of time below a pointer, for selecting a part of it. */
+  timePlot(event: PointerEvent): ITimePlot | null {
+    const found = this._at(event);
+    return found && found[0].metric === null ? { area: found[1], span: found[0].shown } : null;
+  }
+
   /** The axis and the drawing area of the chart below a pointer. */
   private _at(event: MouseEvent): [IChartAxis, DOMRect] | null {
     const figures = this._figureNodes();
@@ -104,7 +111,8 @@ export class Zoom {
   };
 
   private readonly _down = (event: PointerEvent): void => {
-    const found = event.button === 0 ? this._at(event) : null;
+    // With Shift a range is selected.
+    const found = event.button === 0 && !event.shiftKey ? this._at(event) : null;
     if (found) {
       const [axis, area] = found;
       this._drag = { axis, pointer: event.pointerId, x: event.clientX, width: area.width };
