@@ -1,4 +1,4 @@
-"""``runs compare``: parameters, metrics, outcome, provenance and code of several runs, side by side."""
+"""``runs compare``: parameters, metrics, outcome, time by line, provenance and code of several runs, side by side."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.commands.parser import Parser
 from jupyter_amltrain.commands.registry import Command, Context, Examples, Result
-from jupyter_amltrain.errors import CommandError
+from jupyter_amltrain.errors import AmlTrainError, CommandError
+from jupyter_amltrain.inside.line_compare import compared_lines, compared_text
 from jupyter_amltrain.output.run_table import run_seconds
 from jupyter_amltrain.schema.provenance import GROUPS, Provenance, facts_of
 from jupyter_amltrain.text import bytes_text, seconds_text, table, value_text
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import argparse
 
     from jupyter_amltrain.backends.run_files import RunFiles
+    from jupyter_amltrain.inside.line_report import LineReport
     from jupyter_amltrain.run import TrackedRun
     from jupyter_amltrain.schema.run import Run
 
@@ -81,10 +83,19 @@ def comparison(runs: Sequence[TrackedRun]) -> dict[str, Any]:
             for job in jobs
         ],
     )
+    rows += compared_lines([_line_report(job, run) for job, run in zip(jobs, runs, strict=True)])
     rows += _rows("tags", [job.spec.tags for job in jobs])
     rows += _provenance_rows([run.read_provenance() for run in runs])
     scripts = {str(job.handle): code_of(job, run.reader) for job, run in zip(jobs, runs, strict=True)}
     return {"runs": [str(handle) for handle in handles], "rows": rows, "code": code_diffs(scripts)}
+
+
+def _line_report(job: Run, run: TrackedRun) -> LineReport | None:
+    """Return where the time of a run went; ``None`` if it was not sampled or cannot be read. Blocks."""
+    try:
+        return run.read_lines() if job.spec.lines else None
+    except AmlTrainError:
+        return None
 
 
 def _rows(group: str, columns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -143,6 +154,8 @@ def comparison_text(data: Mapping[str, Any], *, all_rows: bool = False) -> str:
     def cell(group: str, name: str, value: Any) -> str:
         if value is None:
             return ""
+        if group == "lines":
+            return compared_text(value)
         if name == "seconds":
             return seconds_text(value)
         return bytes_text(value) if group == "hardware" and name == "memory" else value_text(value)

@@ -67,3 +67,16 @@ test('any number of runs is compared, also those without a metric', () => {
   assert.deepEqual(overlays(three).map(({ rows }) => rows), [[[1, 2], null, [3, null]]]);
   assert.deepEqual(overlays(three.slice(0, 2)), [], 'one curve is no comparison');
 });
+
+test('lines are compared by their text', () => {
+  const lines = (shares: Record<string, number>) => {
+    const entries = Object.entries(shares);
+    const marks = entries.map(([, share], row) => ({ line: row + 2, share, total: share, work: 1, row }));
+    return { table: { key: 'lines', rows: entries.map(([code]) => ['2', code]) }, marks };
+  };
+  const a = run({ lines: lines({ 'for x in loader:': 0.61, 'step(x)': 0.3 }) });
+  const rows = compareRows([a, run({ lines: lines({ 'import y': 0.02, 'for x in loader:': 0.1, 'step(x)': 0.31 }) }), run({})], trans);
+  assert.deepEqual(row(rows, 'for x in loader:')?.values, ['61 %', '10 %', '']);
+  assert.equal(row(rows, 'for x in loader:')?.differs, true);
+  assert.equal(row(rows, 'import y')?.differs, false);
+});

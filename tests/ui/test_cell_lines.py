@@ -163,6 +163,32 @@ for step in range(100000):
 """
 
 
+def check_selected_time(page: Page, notebook: NotebookPage, shots: Path) -> None:
+    """A part of a live chart is selected with Shift: lines and stacks are those of that time."""
+    output = notebook.runs.first
+    title = output.locator(".jp-AmlRun-linesTitle")
+    chart = output.locator(".jp-AmlRun-figure").first
+    expect(chart).to_be_visible(timeout=MS)
+    area = chart.locator(".plotarea_background").bounding_box()
+    assert area is not None
+    page.keyboard.down("Shift")
+    page.mouse.move(area["x"] + 0.3 * area["width"], area["y"] + area["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(area["x"] + 0.6 * area["width"], area["y"] + area["height"] / 2, steps=5)
+    expect(output.locator(".jp-AmlRun-brush")).to_be_visible()
+    page.screenshot(path=shots / "lines-brush.png")
+    page.mouse.up()
+    page.keyboard.up("Shift")
+    expect(title).to_contain_text("From", timeout=MS)
+    expect(output.locator(".jp-AmlRun-stack").first).to_be_visible()
+    assert axe(page, ".jp-AmlRun-lines") == []
+    for theme in ("JupyterLab Dark", "JupyterLab Light"):
+        notebook.theme(theme)
+        page.screenshot(path=shots / f"lines-selected-{theme.split()[1].lower()}.png")
+    output.get_by_role("button", name="Show all of the run").click()
+    expect(title).not_to_contain_text("From")
+
+
 @pytest.mark.thorough
 def test_running_cell_has_bars_that_stay_after_the_kernel(page: Page, lab: LabServer, shots: Path) -> None:
     notebook = open_notebook(page, lab, lab.write("live-lines.ipynb", [code_cell("# a notebook")]))
@@ -180,6 +206,7 @@ def test_running_cell_has_bars_that_stay_after_the_kernel(page: Page, lab: LabSe
         eventually("the edited line has none", lambda: 10 not in marked_lines(cell) and 11 in marked_lines(cell))
         page.evaluate(edit, SLOW)
         eventually("it is back", lambda: 10 in marked_lines(cell))
+        check_selected_time(page, notebook, shots)
         notebook.save()
         page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.shutdown()")
         expect(bars(cell).first).to_be_visible()

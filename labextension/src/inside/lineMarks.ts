@@ -68,3 +68,15 @@ export function markText(lines: IRunLines, mark: ILineMark): string {
     .filter(Boolean);
   return [...facts, lines.span].filter(Boolean).join('\n');
 }
+
+/** The part of the time of each line of the cell, by its text: its number differs between runs. */
+export function lineShares(lines: IRunLines | null): Record<string, number> {
+  const shares: Record<string, number> = {};
+  for (const mark of lines?.marks ?? []) {
+    const code = lines ? codeOf(lines, mark) : '';
+    if (code) {
+      shares[code] = (shares[code] ?? 0) + mark.share;
+    }
+  }
+  return shares;
+}

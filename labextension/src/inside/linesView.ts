@@ -2,6 +2,7 @@
 
 import type { CodeEditor } from '@jupyterlab/codeeditor';
 import { TranslationBundle } from '@jupyterlab/translation';
+import { messageOf } from '../kernel/client';
 import type { IPartHost, IRecordPart } from '../output/parts';
 import type { ILinesReply, IRunLines, IRunRecord } from '../protocol';
 import { element, say } from '../sections/dom';
@@ -25,7 +26,11 @@ export class LinesView implements IRecordPart {
     this._body.setAttribute('role', 'group');
     this._body.setAttribute('aria-label', _trans.__('Time by line'));
     this._fold.append(this._title, this._body);
-    this._fold.addEventListener('toggle', () => this._fold.open && this._part === null && void this._read(0, 0));
+    this._fold.addEventListener('toggle', () => {
+      if (this._fold.open && this._part === null && !this._isReading) {
+        void this._read(0, 0);
+      }
+    });
     this.node.append(this._fold, this._whole, this._toggle);
     this.node.hidden = true;
     barSetting.changed.connect(this._drawBars, this);
@@ -61,6 +66,7 @@ export class LinesView implements IRecordPart {
   /** Lines and stacks of a range of time, of all for 0: a record has no stacks. */
   private async _read(start: number, end: number): Promise<void> {
     const request = ++this._requests;
+    this._isReading = true;
     this._failure = '';
     try {
       const reply = await this._host.request('lines', { start, end });
@@ -70,13 +76,15 @@ export class LinesView implements IRecordPart {
       }
     } catch (error) {
       // Without a kernel the record's lines are enough, unless a person has asked for others.
-      this._failure = end && request === this._requests ? (error instanceof Error ? error.message : String(error)) : '';
+      this._failure = end && request === this._requests ? messageOf(error) : '';
     }
+    this._isReading = this._isReading && request !== this._requests;
     this._draw();
   }
 
   private _forget(): void {
     this._requests += 1;
+    this._isReading = false;
     this._part = null;
     this._isRange = false;
     this._failure = '';
@@ -146,6 +154,7 @@ export class LinesView implements IRecordPart {
   private _part: ILinesReply | null = null;
   private _isRange = false;
   private _requests = 0;
+  private _isReading = false;
   private _failure = '';
   private _created = 0;
   private _key = '';

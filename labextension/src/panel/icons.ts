@@ -52,6 +52,11 @@ export const testIcon = icon(
   '<path class="jp-icon3" fill="#616161" d="M2 11h4.300l2.700-7 5 13 2.500-6H22v2h-4.200L14 22.500 9 9.400 7.700 13H2z"/>'
 );
 
+export const linesIcon = icon(
+  'lines',
+  '<path class="jp-icon3" fill="#616161" d="M3 4h4v3H3zm0 6.5h12v3H3zM3 17h7v3H3zM9 5h12v1H9zm8 6.500h4v1h-4zM12 18h9v1h-9z"/>'
+);
+
 export const linkIcon = icon(
   'external',
   '<path class="jp-icon3" fill="#616161" d="M19 19H5V5h7V3H5a2 2 0 0 0-2 2v14a2 2 0 0 0 2 2h14a2 2 0 0 0 2-2v-7h-2zM14 3v2h3.590l-9.83 9.83 1.41 1.410L19 6.410V10h2V3z"/>'

@@ -5,6 +5,7 @@ import { copyIcon, fileIcon, LabIcon } from '@jupyterlab/ui-components';
 import { Widget } from '@lumino/widgets';
 import { ChildrenTable } from '../children';
 import { FilesList } from '../files';
+import { LinesPanel } from '../inside/linesPanel';
 import { drawLinks } from '../links';
 import { DisplayList } from '../output/displayList';
 import { readForms } from '../output/forms';
@@ -12,7 +13,7 @@ import { SlotLayout } from '../output/slotLayout';
 import { PicturesRow, readPicture } from '../pictures';
 import { bytes, number } from '../format';
 import { isLive } from '../kernel/rows';
-import { againIcon, cancelIcon, cellIcon, compareIcon, deleteIcon, gpuIcon, linkIcon, logIcon, runsIcon } from '../panel/icons';
+import { againIcon, cancelIcon, cellIcon, compareIcon, deleteIcon, gpuIcon, linesIcon, linkIcon, logIcon, runsIcon } from '../panel/icons';
 import { selection } from '../panel/selection';
 import { CommandIDs, IPanelContext } from '../panel/tokens';
 import type { IRunRow } from '../protocol';
@@ -20,8 +21,9 @@ import { displays, pictures } from '../record';
 import { element, say } from './dom';
 import { progress, stateWord } from './runText';
 
-/** Name of the button that is no command: it opens the list of files in the details. */
+/** Names of the buttons that are no commands: they open the files and the lines in the details. */
 const FILES = 'files';
+const LINES = 'lines';
 
 /** Command with its icon and its word; each command determines its own visibility. */
 interface IAction {
@@ -35,6 +37,7 @@ function actions(trans: TranslationBundle): readonly IAction[] {
     { id: CommandIDs.runCancel, icon: cancelIcon, word: trans.__('Cancel…') },
     { id: CommandIDs.runLogs, icon: logIcon, word: trans.__('Log') },
     { id: FILES, icon: fileIcon, word: trans.__('Files') },
+    { id: LINES, icon: linesIcon, word: trans.__('Lines') },
     { id: CommandIDs.runTab, icon: runsIcon, word: trans.__('Dashboard') },
     { id: CommandIDs.runOpen, icon: cellIcon, word: trans.__('Go to cell') },
     { id: CommandIDs.runMlflow, icon: linkIcon, word: trans.__('MLflow') },
@@ -90,11 +93,12 @@ export class RunDetail extends Widget {
       read: async (path, offset) => (await _context.model.request('file', { handle: selection.runs[0], path, offset })).data,
       register: async (name, path) => (await _context.model.request('register', { handle: selection.runs[0], name, path })).text
     });
+    this._lines = new LinesPanel(_context.trans, () => _context.model.request('lines', { handle: selection.runs[0], start: 0, end: 0 }));
     this._commands = actions(_context.trans);
     this._actions.setAttribute('role', 'group');
     this._actions.setAttribute('aria-label', _context.trans.__('Actions on the selected run'));
     const head = element('div', 'jp-AmlRuns-detailHead', '', this._title);
-    this.node.append(head, this._actions, this._files.node, this._doors, this._children.node, this._facts, this._displays.node, this._pictures.node);
+    this.node.append(head, this._actions, this._files.node, this._lines.node, this._doors, this._children.node, this._facts, this._displays.node, this._pictures.node);
     selection.changed.connect(this.refresh, this);
     _context.app.commands.commandChanged.connect(this._onCommands, this);
     this.refresh();
@@ -144,6 +148,7 @@ export class RunDetail extends Widget {
   private _requestPictures(row: IRunRow | null): void {
     if (!row || row.handle !== this._pictured) {
       this._files.hide();
+      this._lines.hide();
       this._pictures.update([]);
       this._displays.update([]);
       this._due = 0;
@@ -251,7 +256,7 @@ export class RunDetail extends Widget {
     const row = selection.runs.length === 1 ? this._context.model.run(selection.runs[0]) : undefined;
     const hasFiles = row !== undefined && row.state !== 'preparing' && row.state !== 'queued';
     const shown = this._commands.filter(({ id }) =>
-      id === FILES ? hasFiles : commands.hasCommand(id) && commands.isVisible(id) && commands.isEnabled(id)
+      id === FILES || id === LINES ? hasFiles : commands.hasCommand(id) && commands.isVisible(id) && commands.isEnabled(id)
     );
     const key = [row?.gpus, ...shown.map(({ id }) => id)].join();
     if (key === this._shown) {
@@ -263,11 +268,12 @@ export class RunDetail extends Widget {
       ...shown.map(({ id, icon, word }) => {
         const created = element('button', 'jp-AmlRuns-wordAction');
         created.type = 'button';
-        created.title = id === FILES ? this._context.trans.__('List the files that the run has written') : commands.caption(id);
+        const own = this._own[id];
+        created.title = own ? own.title : commands.caption(id);
         created.dataset.command = id;
         icon.element({ container: created, width: '14px', height: '14px' });
         created.append(element('span', '', id === CommandIDs.runGpus && !row?.gpus ? this._context.trans.__('Resources') : word));
-        created.addEventListener('click', () => void (id === FILES ? this._files.toggle() : commands.execute(id)));
+        created.addEventListener('click', () => void (own ? own.toggle() : commands.execute(id)));
         return created;
       })
     );
@@ -286,6 +292,12 @@ export class RunDetail extends Widget {
   private readonly _pictures: PicturesRow;
   private readonly _displays: DisplayList;
   private readonly _files: FilesList;
+  private readonly _lines: LinesPanel;
+  /** Buttons that are no commands. */
+  private readonly _own: Readonly<Record<string, { title: string; toggle: () => Promise<void> }>> = {
+    [FILES]: { title: this._context.trans.__('List the files that the run has written'), toggle: () => this._files.toggle() },
+    [LINES]: { title: this._context.trans.__('Show in which lines the time of the run goes'), toggle: () => this._lines.toggle() }
+  };
   private _pictured = '';
   private _due = 0;
   private _values: readonly HTMLElement[] = [];

@@ -2,6 +2,7 @@
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { bytes, duration, json, number } from '../format';
+import { lineShares } from '../inside/lineMarks';
 import { count, list, object, text } from '../untyped';
 import type { IMetricSeries, IRunRecord } from '../protocol';
 import { TERMINAL } from '../record';
@@ -15,6 +16,9 @@ export interface IRow {
 }
 
 const MIB = 1024 * 1024;
+
+/** Difference of the parts of the time from which runs differ in a line. */
+const MIN_SHARE_DIFFERENCE = 0.03;
 
 /** Seconds in `running`, until the end or the creation of the record; null before. */
 export function seconds(record: IRunRecord): number | null {
@@ -113,6 +117,12 @@ export function compareRows(records: readonly IRunRecord[], trans: TranslationBu
     }
   }
   named(trans.__('Results'), records.map(record => record.outputs));
+  const shares = records.map(({ lines }) => lineShares(lines));
+  for (const line of union(shares)) {
+    const parts = shares.map(of => of[line] ?? 0);
+    const texts = shares.map(of => (line in of ? `${Math.round(100 * of[line])} %` : ''));
+    add(trans.__('Time by line'), line, texts, Math.max(...parts) - Math.min(...parts) >= MIN_SHARE_DIFFERENCE);
+  }
   const gpus = trans.__('GPUs');
   const found = records.map(gpuSummary);
   add(gpus, trans.__('number'), found.map(({ gpus: n }) => (n ? String(n) : '')));
