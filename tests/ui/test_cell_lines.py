@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests.ui.axe import axe
 from tests.ui.lab import MS, LabServer, NotebookPage, code_cell, eventually, load_page, open_notebook, run_output
+from tests.ui.panel import PanelPage
 
 DATA = Path(__file__).parent / "data"
 
@@ -215,4 +218,55 @@ def test_running_cell_has_bars_that_stay_after_the_kernel(page: Page, lab: LabSe
         again = code_cells(page).last
         eventually("the saved lines are marked", lambda: {10, 11} <= set(marked_lines(again)))
     finally:
+        lab.end_runs()
+
+
+RERUN = """async () => {
+    const panel = jupyterapp.shell.currentWidget;
+    panel.content.activeCellIndex = 2;
+    panel.content.deselectAll();
+    await jupyterapp.commands.execute('notebook:run-cell');
+}"""
+
+
+@pytest.mark.thorough
+def test_second_run_of_a_cell_has_the_bars_and_a_killed_kernel_keeps_them(
+    page: Page, lab: LabServer, shots: Path
+) -> None:
+    notebook = open_notebook(page, lab, lab.write("twice.ipynb", [code_cell("# a notebook")]))
+    try:
+        notebook.cell("%load_ext jupyter_amltrain\nimport os\nprint('pid', os.getpid())")
+        pid = int(notebook.outputs_text().split("pid")[1].split()[0])
+        notebook.cell(SLOW)
+        cell = code_cells(page).nth(2)
+        eventually("the lines of the first run are marked", lambda: {10, 11} <= set(marked_lines(cell)))
+        first = notebook.records()[-1]["handle"]
+        panel = PanelPage(page).open()
+        panel.select(first)
+        panel.node.locator("[data-command='lines']").click()
+        table = panel.node.locator(".jp-AmlRun-linesTable")
+        expect(table.locator("tbody tr").first).to_contain_text("sleep", timeout=MS)
+        page.screenshot(path=shots / "lines-panel.png")
+        notebook.cancel(notebook.runs.first)
+        eventually("the first run has ended", lambda: notebook.records()[-1]["done"])
+        page.evaluate(RERUN)
+        eventually("a second run", lambda: notebook.records()[-1]["handle"] != first)
+        eventually("its lines are marked", lambda: {10, 11} <= set(marked_lines(cell)))
+        expect(cell.locator(".jp-AmlLines")).to_have_count(1)
+        os.kill(pid, signal.SIGKILL)
+        title = bars(cell).first.get_attribute("title")
+        eventually(
+            "the kernel is restarted", lambda: page.locator(".jp-Dialog").count() or notebook.kernel_status() != "busy"
+        )
+        expect(bars(cell).first).to_be_visible()
+        dialog = page.locator(".jp-Dialog")
+        if dialog.count():
+            dialog.get_by_role("button").last.click()
+        notebook.wait_for_kernel()
+        notebook.cell("%load_ext jupyter_amltrain")
+        cell.scroll_into_view_if_needed()
+        eventually("the bars go on", lambda: bars(cell).first.get_attribute("title") != title)
+        page.screenshot(path=shots / "lines-killed.png")
+    finally:
+        notebook.close()
         lab.end_runs()

@@ -31,7 +31,7 @@ export class LinesView implements IRecordPart {
         void this._read(0, 0);
       }
     });
-    this.node.append(this._fold, this._whole, this._toggle);
+    this.node.append(this._fold, element('div', 'jp-AmlRun-linesButtons', '', this._whole, this._toggle));
     this.node.hidden = true;
     barSetting.changed.connect(this._drawBars, this);
   }
@@ -109,7 +109,7 @@ export class LinesView implements IRecordPart {
       this._body.replaceChildren(
         drawTable(lines.table, this._trans),
         drawStacks(this._part?.boxes ?? []),
-        element('div', 'jp-AmlRun-linesSpan', [lines.span, hint].join(' '))
+        element('div', 'jp-AmlRun-linesSpan', [this._isRange ? '' : lines.span, hint].filter(Boolean).join(' '))
       );
       if (this._failure) {
         this._body.prepend(element('div', 'jp-AmlRun-linesFailure', this._failure));
@@ -147,7 +147,7 @@ export class LinesView implements IRecordPart {
   private readonly _title = element('summary', 'jp-AmlRun-linesTitle');
   private readonly _body = element('div', 'jp-AmlRun-linesTable');
   private readonly _whole = element('button', 'jp-AmlRun-link');
-  private readonly _toggle = element('button', 'jp-AmlRun-link jp-AmlRun-linesToggle');
+  private readonly _toggle = element('button', 'jp-AmlRun-link');
   private _handle = '';
   private _record: IRunLines | null = null;
   /** What the kernel has read: of a range, or of all with the stacks. */
