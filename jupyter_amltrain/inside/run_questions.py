@@ -167,7 +167,7 @@ async def put_question(backend: Backend, run: Run, question: Mapping[str, Any]) 
     Raises
     ------
     CommandError
-        The target has no agent of ours.
+        The target has no agent.
     RunError
         The run has ended.
     """

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 WAIT_TIMEOUT_S = 10.0
 
 
-class ShownFiles(Protocol):
+class KnownFiles(Protocol):
     """What is known of one kind of files of one run."""
 
     @property
@@ -39,7 +39,7 @@ class ShownKind(Protocol):
     name: str
     interval_s: float  #: between two readings of one run's files
 
-    def of(self, entry: Entry) -> ShownFiles:
+    def of(self, entry: Entry) -> KnownFiles:
         """Return what is known of a run's files."""
 
     def is_known(self, entry: Entry, *, has_ended: bool) -> bool:
@@ -116,7 +116,7 @@ class ShownFilesReader:
             if await self._update(kind, entry, entry.run.status.state.terminal):
                 self._notify(entry, files)
 
-    def _notify(self, entry: Entry, files: ShownFiles) -> None:
+    def _notify(self, entry: Entry, files: KnownFiles) -> None:
         if entry.shows(files):
             self._on_change(entry.handle)
 

@@ -301,9 +301,9 @@ def is_own(frame: Any) -> bool:
 
 
 def is_library(file: str) -> bool:
-    """Whether a file is of a package, of Python or of ours."""
-    is_ours = "amltrain_" in os.path.basename(file)
-    return is_ours or file.startswith((_LIBRARY, "<")) or any(part in file for part in _PACKAGES)
+    """Whether a file is of a package, of Python or of the agent."""
+    is_agent = "amltrain_" in os.path.basename(file)
+    return is_agent or file.startswith((_LIBRARY, "<")) or any(part in file for part in _PACKAGES)
 
 
 class _TooSlow(BaseException):
