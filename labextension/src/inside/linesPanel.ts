@@ -33,7 +33,7 @@ export class LinesPanel {
       if (request === this._requests) {
         const text = (content: string) => element('div', 'jp-AmlRun-linesSpan', content);
         const sentence = lines.sentence ? [element('div', '', lines.sentence)] : [];
-        this.node.replaceChildren(...sentence, drawTable(lines.table, this._trans), drawStacks(boxes), text(lines.span));
+        this.node.replaceChildren(...sentence, drawTable(lines.table, this._trans, true), drawStacks(boxes), text(lines.span));
       }
     } catch (error) {
       if (request === this._requests) {

@@ -1,28 +1,33 @@
-/** The table of the lines of a run; its last column is code. */
+/** The table of the lines of a run; the last column of its data is code. */
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { ITable } from '../protocol';
 import { element } from '../sections/dom';
 
-export function drawTable(table: ITable, trans: TranslationBundle): HTMLElement {
-  const last = table.columns.length - 1;
-  const head = element('tr');
-  head.append(
-    ...table.columns.map(({ title, number, help }) => {
-      const cell = element('th', number ? 'jp-mod-number' : '', title);
-      cell.scope = 'col';
-      cell.title = help;
-      return cell;
-    })
-  );
+/** @param isNarrow the code stands behind line and time, because the rest is out of sight at first */
+export function drawTable(table: ITable, trans: TranslationBundle, isNarrow = false): HTMLElement {
+  const code = table.columns.length - 1;
+  const order = table.columns.map((_, at) => at);
+  if (isNarrow) {
+    const line = table.columns.findIndex(({ number }) => number);
+    order.splice(line + 2, 0, ...order.splice(code, 1));
+  }
+  const look = (at: number) => (table.columns[at].number ? 'jp-mod-number' : '');
+  const head = order.map(at => {
+    const { title, help } = table.columns[at];
+    const cell = element('th', look(at), title);
+    cell.scope = 'col';
+    cell.title = help;
+    return cell;
+  });
   const rows = table.rows.map(row => {
-    const cells = row.map((text, at) => {
-      const cell = element('td', table.columns[at]?.number ? 'jp-mod-number' : '', at === last ? '' : text);
-      cell.append(...(at === last ? [element('code', '', text)] : []));
-      return cell;
+    const cells = order.map(at => {
+      const text = row[at] ?? '';
+      return at === code ? element('td', '', '', element('code', '', text)) : element('td', look(at), text);
     });
     return element('tr', '', '', ...cells);
   });
-  const node = element('table', '', '', element('thead', '', '', head), element('tbody', '', '', ...rows));
+  const body = element('tbody', '', '', ...rows);
+  const node = element('table', '', '', element('thead', '', '', element('tr', '', '', ...head)), body);
   return table.more ? element('div', '', '', node, element('div', 'jp-AmlRun-linesSpan', trans.__('and %1 more', table.more))) : node;
 }
