@@ -14,6 +14,7 @@ from jupyter_amltrain.commands.resubmit import resubmit
 from jupyter_amltrain.commands.runs import MAX_NAMED, deletion_warning, not_ended_error
 from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.frontend.protocol import Reply, Request, op
+from jupyter_amltrain.inside.run_questions import read_stack, stack_text
 from jupyter_amltrain.kernel.observers import RecordPicture
 from jupyter_amltrain.kernel.run_record import record_of
 from jupyter_amltrain.output.live import LiveDashboards
@@ -194,6 +195,18 @@ class ResubmitReply(Reply, frozen=True, kw_only=True):
     handle: str
 
 
+class WhereIsRun(Request, frozen=True, kw_only=True):
+    """Ask a running job in which line each of its threads is."""
+
+    handle: str
+
+
+class WhereReply(Reply, frozen=True, kw_only=True):
+    """Answer to :class:`WhereIsRun`: the stacks as text."""
+
+    text: str
+
+
 class RunHandlers:
     """Handlers of operations on runs.
 
@@ -328,6 +341,13 @@ class RunHandlers:
                 errors[run.handle] = str(error)
                 if replied.is_set():
                     self._notify("error", str(error), run.target)
+
+    @op("stack")
+    async def stack(self, request: WhereIsRun) -> WhereReply:
+        """Return in which line each thread of a run is now."""
+        controller = self._controller
+        run = await controller.load(await controller.find(request.handle))
+        return WhereReply(text=stack_text(await read_stack(controller.backend(run.target), run)))
 
     @op("again")
     async def resubmit(self, request: ResubmitRun) -> ResubmitReply:

@@ -217,6 +217,12 @@ export interface ISizesReply {
   error: string;
 }
 
+export interface IWhereReply {
+  version: number;
+  ok: true;
+  text: string;
+}
+
 export interface IErrorReply {
   version: number;
   ok: false;
@@ -932,4 +938,5 @@ export interface IOperations {
   register: { payload: { handle: string; name: string; path: string }; reply: IRegisterReply };
   run: { payload: { handle: string }; reply: IRunReply };
   sizes: { payload: { kind: string; workspace: string; region: string }; reply: ISizesReply };
+  stack: { payload: { handle: string }; reply: IWhereReply };
 }

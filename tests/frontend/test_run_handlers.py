@@ -23,6 +23,7 @@ BY_NAME = {
     "log": lambda name: log_handlers.GetLog(handle=name),
     "cancel": lambda name: run_handlers.CancelRun(handle=name),
     "again": lambda name: run_handlers.ResubmitRun(handle=name),
+    "stack": lambda name: run_handlers.WhereIsRun(handle=name),
     "mlflow": lambda name: run_handlers.OpenMlflow(handle=name),
 }
 
@@ -45,6 +46,35 @@ def test_page_request_with_partial_handle_is_refused(house: HandlerHarness, op: 
         assert record.handle == live.handle and not record.cancel_requested
     finally:
         live.cancel()
+
+
+# ---- where it is
+
+
+def test_stack_request_names_the_line_of_a_running_job(house: HandlerHarness) -> None:
+    run = house.api.submit("import time\nwhile True:\n    time.sleep(0.5)  # here", gpus=0)
+    try:
+        until(lambda: run.state == "running" and "time.sleep(0.5)  # here" in _stack(house, run.handle), "its line")
+    finally:
+        run.cancel()
+    until(lambda: run.status.state.terminal, "its end")
+    with pytest.raises(AmlTrainError) as caught:
+        house.ask(run_handlers.WhereIsRun(handle=run.handle))
+    assert caught.value.code == "ask.ended"
+
+
+def test_stack_request_to_a_target_without_our_agent_is_refused(house: HandlerHarness) -> None:
+    run = house.api.submit("pass", target="endless")
+    try:
+        with pytest.raises(CommandError) as caught:
+            house.ask(run_handlers.WhereIsRun(handle=run.handle))
+        assert caught.value.code == "ask.target"
+    finally:
+        run.cancel()
+
+
+def _stack(house: HandlerHarness, handle: str) -> str:
+    return str(house.ask(run_handlers.WhereIsRun(handle=handle)).text)
 
 
 # ---- delete

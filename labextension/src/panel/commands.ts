@@ -3,6 +3,7 @@
 import { Clipboard, Dialog, Notification, showDialog } from '@jupyterlab/apputils';
 import { copyIcon, LabIcon, refreshIcon } from '@jupyterlab/ui-components';
 import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
+import { Widget } from '@lumino/widgets';
 import { studioText } from '../azure/texts';
 import { confirmCancel, names, requestCancel } from '../cancel';
 import { addressOf } from '../links';
@@ -12,9 +13,12 @@ import { openMlflow, openPage } from '../mlflowPage';
 import type { IRunRow } from '../protocol';
 import { PANEL_ID } from '../tokens';
 import { ClickGuard } from './clickGuard';
-import { againIcon, cancelIcon, deleteIcon, linkIcon, plugIcon, runsIcon } from './icons';
+import { againIcon, cancelIcon, deleteIcon, linkIcon, plugIcon, runsIcon, whereIcon } from './icons';
 import { chosenRuns, selection } from './selection';
 import { CommandIDs, IPanelContext } from './tokens';
+
+/** Milliseconds for the answer of a run: its agent waits for seconds, and a target may be far. */
+const STACK_TIMEOUT_MS = 20000;
 
 const DESCRIBED = {
   args: {
@@ -121,6 +125,16 @@ export function addRunCommands(context: IPanelContext): string[] {
     }
   };
 
+  const showStack = async (rows: readonly IRunRow[]) => {
+    // The processes of a run have seconds to answer.
+    const { text } = await model.request('stack', { handle: rows[0].handle }, STACK_TIMEOUT_MS);
+    const body = new Widget({ node: document.createElement('pre') });
+    body.addClass('jp-AmlRuns-stack');
+    body.node.textContent = text;
+    body.node.tabIndex = 0;
+    await showDialog({ title: trans.__('Where %1 is now', rows[0].name), body, buttons: [Dialog.okButton({ label: trans.__('Close') })] });
+  };
+
   const copy = async (rows: readonly IRunRow[]) => {
     const text = rows.map(row => row.handle).join('\n');
     Clipboard.copyToSystem(text);
@@ -161,6 +175,16 @@ export function addRunCommands(context: IPanelContext): string[] {
       icon: againIcon,
       fits: rows => one(rows).filter(row => row.again),
       run: again
+    },
+    {
+      id: CommandIDs.runStack,
+      short: trans.__('Where is it now?'),
+      long: trans.__('Where is the run now?'),
+      caption: trans.__('Show in which line each thread of the selected run is'),
+      icon: whereIcon,
+      hides: true,
+      fits: rows => one(rows).filter(row => row.state === 'running'),
+      run: showStack
     },
     {
       id: CommandIDs.runCopy,
@@ -227,7 +251,7 @@ export function addRunCommands(context: IPanelContext): string[] {
     const rows = rowsOf({});
     const now = JSON.stringify([
       model.connection.state,
-      rows.map(row => [row.handle, isLive(row), row.cancel_requested, row.again, row.links])
+      rows.map(row => [row.handle, row.state, row.cancel_requested, row.again, row.links])
     ]);
     if (now !== before) {
       before = now;
@@ -246,6 +270,7 @@ const RUN_COMMANDS: readonly string[] = [
   CommandIDs.runLogs,
   CommandIDs.runCancel,
   CommandIDs.runAgain,
+  CommandIDs.runStack,
   CommandIDs.runDelete,
   CommandIDs.runCompare,
   CommandIDs.runCopy,
@@ -264,7 +289,7 @@ export function addRunMenu(context: IPanelContext): void {
   const args = { short: true };
   const groups = [
     [CommandIDs.runOpen, CommandIDs.runTab, CommandIDs.runLogs, CommandIDs.runGpus, CommandIDs.runCompare],
-    [CommandIDs.runCancel, CommandIDs.runAgain],
+    [CommandIDs.runCancel, CommandIDs.runAgain, CommandIDs.runStack],
     [
       CommandIDs.runCopy,
       CommandIDs.runMlflow,

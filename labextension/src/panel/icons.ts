@@ -46,6 +46,12 @@ export const cellIcon = icon(
   '<path class="jp-icon3" fill="#616161" d="M11 4h9a1 1 0 0 1 1 1v14a1 1 0 0 1-1 1h-9v-2h8V6h-8zm-1 4l5 4-5 4v-3H3v-2h7z"/>'
 );
 
+/** Icon of a place: a pin. */
+export const whereIcon = icon(
+  'where',
+  '<path class="jp-icon3" fill="#616161" d="M12 2a7 7 0 0 0-7 7c0 5.200 7 13 7 13s7-7.800 7-13a7 7 0 0 0-7-7zm0 9.500a2.500 2.500 0 1 1 0-5 2.500 2.500 0 0 1 0 5z"/>'
+);
+
 /** Icon of a test: a pulse. */
 export const testIcon = icon(
   'test',

@@ -175,6 +175,7 @@ export const CommandIDs = {
   runLogs: 'jupyter-amltrain:run-logs',
   runCancel: 'jupyter-amltrain:run-cancel',
   runAgain: 'jupyter-amltrain:run-again',
+  runStack: 'jupyter-amltrain:run-stack',
   runDelete: 'jupyter-amltrain:run-delete',
   runCompare: 'jupyter-amltrain:run-compare',
   runCopy: 'jupyter-amltrain:run-copy',

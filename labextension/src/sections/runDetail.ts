@@ -13,7 +13,7 @@ import { SlotLayout } from '../output/slotLayout';
 import { PicturesRow, readPicture } from '../pictures';
 import { bytes, number } from '../format';
 import { isLive } from '../kernel/rows';
-import { againIcon, cancelIcon, cellIcon, compareIcon, deleteIcon, gpuIcon, linesIcon, linkIcon, logIcon, runsIcon } from '../panel/icons';
+import { againIcon, cancelIcon, cellIcon, compareIcon, deleteIcon, gpuIcon, linesIcon, linkIcon, logIcon, runsIcon, whereIcon } from '../panel/icons';
 import { selection } from '../panel/selection';
 import { CommandIDs, IPanelContext } from '../panel/tokens';
 import type { IRunRow } from '../protocol';
@@ -42,6 +42,7 @@ function actions(trans: TranslationBundle): readonly IAction[] {
     { id: CommandIDs.runOpen, icon: cellIcon, word: trans.__('Go to cell') },
     { id: CommandIDs.runMlflow, icon: linkIcon, word: trans.__('MLflow') },
     { id: CommandIDs.runGpus, icon: gpuIcon, word: trans.__('GPUs') },
+    { id: CommandIDs.runStack, icon: whereIcon, word: trans.__('Where is it now?') },
     { id: CommandIDs.runCompare, icon: compareIcon, word: trans.__('Compare') },
     { id: CommandIDs.runAgain, icon: againIcon, word: trans.__('Run again') },
     { id: CommandIDs.runDelete, icon: deleteIcon, word: trans.__('Delete…') }
