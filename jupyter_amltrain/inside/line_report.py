@@ -89,24 +89,39 @@ class LineReport(NamedTuple):
     end: float
 
 
+class _Total:
+    """Sums of the samples of a thread at one node with one word."""
+
+    __slots__ = ("cpu", "gpu", "gpu_s", "memory", "waited", "wall")
+
+    def __init__(self) -> None:
+        self.wall = self.cpu = self.memory = self.gpu_s = self.gpu = self.waited = 0.0
+
+    def add(self, sample: Sample, part: float) -> None:
+        self.wall += sample.wall * part
+        self.cpu += sample.cpu * part
+        self.memory += sample.memory * part
+        self.gpu_s += sample.gpu_s * part
+        self.gpu += sample.gpu_s * sample.gpu * part
+        self.waited += max(0.0, sample.wall - sample.cpu) * part
+
+
 class _Sums:
     """Seconds and further sums of one line."""
 
     def __init__(self) -> None:
-        self.own = self.total = self.own_cpu = self.cpu = self.memory = self.gpu_s = self.gpu = 0.0
+        self.own = self.total = self.cpu = self.memory = self.gpu_s = self.gpu = 0.0
         self.waits: dict[str, float] = {}
 
-    def add(self, sample: Sample, part: float, *, is_own: bool) -> None:
-        self.total += sample.wall * part
-        self.cpu += sample.cpu * part
-        self.gpu_s += sample.gpu_s * part
-        self.gpu += sample.gpu_s * sample.gpu * part
+    def add(self, total: _Total, word: str, *, is_own: bool) -> None:
+        self.total += total.wall
+        self.cpu += total.cpu
+        self.gpu_s += total.gpu_s
+        self.gpu += total.gpu
         if is_own:
-            self.own += sample.wall * part
-            self.own_cpu += sample.cpu * part
-            self.memory += sample.memory * part
-            waited = (sample.wall - sample.cpu) * part
-            self.waits[sample.word] = self.waits.get(sample.word, 0.0) + max(0.0, waited)
+            self.own += total.wall
+            self.memory += total.memory
+            self.waits[word] = self.waits.get(word, 0.0) + total.waited
 
 
 class _Key(NamedTuple):
@@ -190,7 +205,8 @@ def report_of(
     times: dict[str, float] = {}
     first, last = float("inf"), 0.0
     for process in chosen:
-        keys = {number: _key_of(node, process, reader, texts) for number, node in process.nodes.items()}
+        # A day has 40,000 samples of a few hundred kinds.
+        totals: dict[tuple[int, int, str], _Total] = {}
         for window in process.windows:
             part = part_of_window(window, zero + start, None if end is None else zero + end)
             if part:
@@ -198,7 +214,11 @@ def report_of(
                 first = min(first, max(start, window.start - zero))
                 last = max(last, min(window.end - zero, window.end - zero if end is None else end))
                 for sample in window.samples:
-                    _add(sums, process, keys, sample, part)
+                    kind = sample.thread, sample.node, sample.word
+                    (totals.get(kind) or totals.setdefault(kind, _Total())).add(sample, part)
+        keys = {number: _key_of(node, process, reader, texts) for number, node in process.nodes.items()}
+        for (thread, node, word), total in totals.items():
+            _add(sums, process, keys, thread, node, word, total)
     lines = [_use_of(key, one, times.get(key.process, 0.0), texts) for key, one in sums.items()]
     lines.sort(key=lambda one: (one.process != "", one.process, one.thread != "", one.thread, -one.own, -one.total))
     ranks = tuple(sorted({one.rank for one in whole}))
@@ -223,18 +243,26 @@ def part_of_window(window: Window, start: float, end: float | None) -> float:
     return max(0.0, min(1.0, inside / length)) if length > 0 else float(inside >= 0)
 
 
-def _add(sums: dict[_Key, _Sums], process: ProcessLines, keys: Mapping[int, _Key], sample: Sample, part: float) -> None:
-    thread = process.threads.get(sample.thread, "other threads")
-    node = sample.node
+def _add(
+    sums: dict[_Key, _Sums],
+    process: ProcessLines,
+    keys: Mapping[int, _Key],
+    number: int,
+    node: int,
+    word: str,
+    total: _Total,
+) -> None:
+    """Add what a thread did at a node to its line, and to those that called it."""
+    thread = process.threads.get(number, "other threads")
     if not node:
-        sums.setdefault(_Key(process.name, thread, "", 0), _Sums()).add(sample, part, is_own=True)
+        sums.setdefault(_Key(process.name, thread, "", 0), _Sums()).add(total, word, is_own=True)
     seen: set[_Key] = set()
     is_own = True
     while node:
         key = keys[node]._replace(thread=thread)
         if key not in seen:
             seen.add(key)
-            sums.setdefault(key, _Sums()).add(sample, part, is_own=is_own)
+            sums.setdefault(key, _Sums()).add(total, word, is_own=is_own)
         node, is_own = process.nodes[node].parent, False
 
 

@@ -11,6 +11,9 @@ import { showInCell } from './cellGutter';
 import { drawStacks } from './stackBoxes';
 import { drawTable } from './linesTable';
 
+/** Milliseconds between two readings of the stacks of a run that goes on, while they are shown. */
+const STACKS_INTERVAL_MS = 10000;
+
 export class LinesView implements IRecordPart {
   constructor(
     private readonly _trans: TranslationBundle,
@@ -48,9 +51,13 @@ export class LinesView implements IRecordPart {
     }
     this._record = lines;
     this._created = created;
-    this.select = lines ? this._select : undefined;
     this.node.hidden = lines === null || view === 'dashboard';
+    this.select = this.node.hidden ? undefined : this._select;
     this._draw();
+    const isOld = Date.now() - this._readAt > STACKS_INTERVAL_MS && JSON.stringify(lines) !== this._readKey;
+    if (isOld && this._part && !this._isRange && this._fold.open && !this._isReading) {
+      void this._read(0, 0);
+    }
   }
 
   dispose(): void {
@@ -67,6 +74,8 @@ export class LinesView implements IRecordPart {
   private async _read(start: number, end: number): Promise<void> {
     const request = ++this._requests;
     this._isReading = true;
+    this._readAt = Date.now();
+    this._readKey = JSON.stringify(this._record);
     this._failure = '';
     try {
       const reply = await this._host.request('lines', { start, end });
@@ -89,6 +98,9 @@ export class LinesView implements IRecordPart {
     this._isRange = false;
     this._failure = '';
     this._draw();
+    if (this._fold.open) {
+      void this._read(0, 0);
+    }
   }
 
   /** Those of the selected time, else of the record. */
@@ -155,6 +167,9 @@ export class LinesView implements IRecordPart {
   private _isRange = false;
   private _requests = 0;
   private _isReading = false;
+  private _readAt = 0;
+  /** The record's lines when the stacks were read. */
+  private _readKey = '';
   private _failure = '';
   private _created = 0;
   private _key = '';
