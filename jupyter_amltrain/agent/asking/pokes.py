@@ -76,8 +76,8 @@ def _shown(line: bytes) -> Json:
 
 
 def _line(text: Any, limit: int) -> str:
-    text = " ".join("".join(one if one.isprintable() else " " for one in str(text or "")).split())
-    return text if len(text) <= limit else text[: limit - 1] + "\u2026"
+    line = " ".join("".join(one if one.isprintable() else " " for one in str(text or "")).split())
+    return line if len(line) <= limit else line[: limit - 1] + "\u2026"
 
 
 def _tail(path: str, limit: int) -> bytes:

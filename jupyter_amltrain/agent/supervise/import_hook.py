@@ -179,7 +179,7 @@ def _sample_lines(folder: str) -> None:
 
 def _answer_questions(folder: str) -> None:
     """Let the agent ask this process, by a signal that is else ignored (``asking/asked_hook.py``)."""
-    import _signal  # type: ignore[import-not-found]  # the module signal takes milliseconds
+    import _signal  # the module signal takes milliseconds
     import os
 
     place = os.environ.get("AMLTRAIN_ASKS", "")

@@ -63,7 +63,7 @@ class RecentUse:
 
 def _mean(rows: List[List[Any]], at: int) -> float:
     values = [row[at] for row in rows if at < len(row) and isinstance(row[at], (int, float))]
-    return sum(values) / max(1, len(values))
+    return float(sum(values)) / max(1, len(values))
 
 
 def _row(line: bytes) -> Optional[List[Any]]:
