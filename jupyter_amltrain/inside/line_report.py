@@ -159,6 +159,10 @@ class LineReader:
         """Return a line as that of the cell."""
         return line - self._spec.line_offset if self.is_script(path) else line
 
+    def is_added(self, path: str, line: int) -> bool:
+        """Whether a line of the script is none of the cell: it reads the values of the notebook, or keeps some."""
+        return bool(self._cell) and self.is_script(path) and not 2 <= line < len(self._cell) + 2
+
     def text(self, path: str, line: int) -> str:
         """Return the text of a line, empty if it is not known."""
         lines: Sequence[str] = self.sources.get(path, ())
@@ -226,6 +230,8 @@ def report_of(
 
 
 def _key_of(node: StackNode, process: ProcessLines, reader: LineReader, texts: dict[_Key, tuple[str, str]]) -> _Key:
+    if reader.is_added(node.file, node.line):
+        return _Key(process.name, "", "", 0)
     key = _Key(process.name, "", reader.file(node.file), reader.line(node.file, node.line))
     texts.setdefault(key, (node.function, reader.text(node.file, node.line)))
     return key

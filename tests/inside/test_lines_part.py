@@ -84,6 +84,14 @@ def test_text_of_a_line_is_that_of_its_author() -> None:
     assert shown(lines([0, 1, "", 50_000, 0, 0]), spec).table.rows[0][-1] == "x"
 
 
+def test_lines_that_no_author_wrote_are_outside_of_the_cell() -> None:
+    at = len(CELL.split("\n"))  # node of the first line behind those of the cell
+    report = report_of(
+        processes_of(lines([0, 1, "", 30_000, 9, 0], [0, at, "", 10_000, 9, 0], count=at)), LineReader(SPEC)
+    )
+    assert {(use.line, use.text) for use in report.lines} == {(3, "for x in loader:"), (0, "")}
+
+
 def test_record_of_many_lines_is_small() -> None:
     cell = "\n".join(f"x{at} = {'y' * 300}" for at in range(100))
     spec = msgspec.structs.replace(SPEC, script=f"#\n{cell}", cell=cell)
