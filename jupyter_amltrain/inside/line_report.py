@@ -160,7 +160,7 @@ class LineReader:
         return line - self._spec.line_offset if self.is_script(path) else line
 
     def is_added(self, path: str, line: int) -> bool:
-        """Whether a line of the script is none of the cell: it reads the values of the notebook, or keeps some."""
+        """Whether a line of the script is not in the cell: it reads the values of the notebook, or keeps some."""
         return bool(self._cell) and self.is_script(path) and not 2 <= line < len(self._cell) + 2
 
     def text(self, path: str, line: int) -> str:
