@@ -134,6 +134,16 @@ def test_saved_run_without_kernel_has_bars_that_follow_edits_and_hide(page: Page
     expect(bars(cell)).to_have_count(5)
     output.locator(".jp-AmlRun-linesTitle").click()
     expect(output.locator(".jp-AmlRun-linesTable tbody tr")).to_have_count(5)
+    chart = output.locator(".jp-AmlRun-chart", has_text="CPU").locator("svg")
+    chart.scroll_into_view_if_needed()
+    area = chart.bounding_box()
+    assert area is not None
+    page.mouse.move(area["x"] + 0.4 * area["width"], area["y"] + area["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(area["x"] + 0.7 * area["width"], area["y"] + area["height"] / 2, steps=5)
+    page.mouse.up()
+    expect(output.locator(".jp-AmlRun-linesFailure")).to_contain_text("Trust")  # nobody has run it here
+    expect(bars(cell)).to_have_count(5)
     assert axe(page, ".jp-AmlRun-lines") == []
 
 

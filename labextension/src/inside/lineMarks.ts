@@ -8,6 +8,9 @@ const MAGIC = /^\s*%%aml_\w+/;
 /** Lines by which a marked line may be moved against the one before, so that equal lines are not confused. */
 const MAX_MOVE = 200;
 
+/** Marks of a cell; a notebook may have any number, a record of ours has 40. */
+const MAX_MARKS = 100;
+
 /** A line of the record as a line of the cell. */
 export interface IPlacedMark {
   /** from 1 */
@@ -41,7 +44,7 @@ export function placeMarks(lines: IRunLines, text: readonly string[]): IPlacedMa
   const found: IPlacedMark[] = [];
   let moved = magic;
   let last = magic;
-  for (const mark of [...lines.marks].sort((a, b) => a.line - b.line)) {
+  for (const mark of lines.marks.slice(0, MAX_MARKS).sort((a, b) => a.line - b.line)) {
     const code = codeOf(lines, mark);
     const expected = mark.line - 1 + moved;
     for (let away = 0; away <= 2 * MAX_MOVE; away++) {
