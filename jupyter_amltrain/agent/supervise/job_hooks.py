@@ -90,6 +90,7 @@ def add(
     cell: str = "",
     is_needed: bool = False,
     sink: Optional[Tuple[int, str]] = None,
+    is_alone: bool = False,
 ) -> str:
     """Write the hooks and set their variables; return their folder, empty for a job that runs without them.
 
@@ -110,6 +111,8 @@ def add(
         Whether the job cannot run without the files.
     sink
         Port and token of the run's MLflow sink, which also records what the script logs to other stores.
+    is_alone
+        Whether the job is one process, which shows where it is when it hangs; ranks have it from ``rank.py``.
     """
     names = {matplotlib_hook.FOLDER: PICTURES, display_hook.FOLDER: DISPLAYS, tracker_hook.NOTES: NOTES_FILE}
     names[FAILURE_VARIABLE] = FAILURE
@@ -120,6 +123,8 @@ def add(
         os.makedirs(os.path.join(folder, DEBUG), mode=0o700, exist_ok=True)
     if os.path.isdir(os.path.join(folder, ASKS)):
         names[ASKS_FOLDER] = ASKS
+    if is_alone:
+        names[stall.VARIABLE] = stall.ONE_PROCESS
     if gpus:
         names[torch_hook.FOLDER] = "telemetry"
     places = {variable: os.path.join(folder, name) for variable, name in names.items()}

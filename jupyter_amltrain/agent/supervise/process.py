@@ -140,6 +140,7 @@ def variables(
     hook = job_hooks.add(
         env, task.folder, os.path.join(task.home, "agent"), gpus=bool(task.devices), cell=cell_of(task.job),
         is_needed=job_hooks.runs_notebook(task.job["argv"]), sink=(sink.port, sink.token) if sink else None,
+        is_alone=not (task.job.get("ranks") or task.job.get("container")),
     )  # fmt: skip
     return env, hook
 
@@ -176,9 +177,8 @@ def start(
     if code.note and code.note not in task.state.get("notes", ()):
         task.state["notes"] = [*task.state.get("notes", ()), code.note]
     _create_outputs(task, env)
-    if container is None and not task.job.get("ranks") and env.get(stall.VARIABLE) != "0":
-        env[stall.VARIABLE] = os.path.join(task.folder, stall.ONE_PROCESS)
-        os.makedirs(os.path.dirname(env[stall.VARIABLE]), mode=0o700, exist_ok=True)
+    if stall.VARIABLE in env:
+        os.makedirs(os.path.join(task.folder, launchers.RANKS), mode=0o700, exist_ok=True)
     _link_kept_folders(task)
     argv, cwd, output = code.argv, task.job["cwd"], LOG
     if task.job.get("ranks"):
