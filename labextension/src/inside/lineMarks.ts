@@ -8,7 +8,7 @@ const MAGIC = /^\s*%%aml_\w+/;
 /** Lines by which a marked line may be moved against the one before, so that equal lines are not confused. */
 const MAX_MOVE = 200;
 
-/** Marks of a cell; a notebook may have any number, a record of ours has 40. */
+/** Marks of a cell: a record has 40, but a notebook file may have any number. */
 const MAX_MARKS = 100;
 
 /** A line of the record as a line of the cell. */
