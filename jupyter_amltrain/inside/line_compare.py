@@ -69,6 +69,6 @@ def _sums(report: LineReport) -> dict[_Key, _Sum]:
 
 
 def compared_text(value: dict[str, Any]) -> str:
-    """Return the time of a line in one run: ``61 %, GPU 4 %``."""
+    """Return the time of a line in one run: ``61 %, 154 s, GPU 4 %``."""
     gpu = "" if value["gpu"] is None else f", GPU {value['gpu']:.0f} %"
     return f"{100 * value['share']:.0f} %, {value['seconds']:.3g} s{gpu}"
