@@ -19,6 +19,7 @@ from jupyter_amltrain.agent.asking import checkpoint_request, questions
 from jupyter_amltrain.agent.protocol import ASKS, POKES, AgentError
 from jupyter_amltrain.agent.supervise import job_hooks
 from jupyter_amltrain.backends.transport import agent_error
+from tests.conftest import end_all
 from tests.helpers import until
 from tests.other_user import OTHER_UID, needs_root, run_as_other_user
 
@@ -359,15 +360,22 @@ def test_question_of_another_user_is_not_answered(job: Job, monkeypatch: pytest.
     assert not job.ask("peek", "rate")["answers"]
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """Has the state root ``home``, whose dispatcher ends with the test."""
+    yield tmp_path
+    end_all(tmp_path / "home")
+
+
 @pytest.mark.thorough
-def test_submitted_run_answers_from_another_process(tmp_path: Path) -> None:
+def test_submitted_run_answers_from_another_process(folder: Path) -> None:
     loop = "import os, time\nvalue = 1\nwhile not os.path.exists({!r}):\n    time.sleep(0.05)\nprint('value', value)\n"
-    (tmp_path / "train.py").write_text(loop.format(str(tmp_path / "end")))
-    env = {**os.environ, "AMLTRAIN_HOME": str(tmp_path / "home"), "AMLTRAIN_QUEUE": str(tmp_path / "queue")}
+    (folder / "train.py").write_text(loop.format(str(folder / "end")))
+    env = {**os.environ, "AMLTRAIN_HOME": str(folder / "home"), "AMLTRAIN_QUEUE": str(folder / "queue")}
 
     def amltrain(*words: str) -> str:
         command = [sys.executable, "-m", "jupyter_amltrain.cli", *words]
-        done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=120)
         return done.stdout + done.stderr
 
     amltrain("submit", "train.py")
@@ -375,12 +383,12 @@ def test_submitted_run_answers_from_another_process(tmp_path: Path) -> None:
     assert amltrain("runs", "peek", "last", "value + 1") == "2\n"
     assert "ZeroDivisionError" in amltrain("runs", "peek", "last", "1/0")
     assert "pokes.jsonl" in amltrain("runs", "poke", "last", "value = 7")
-    (tmp_path / "end").touch()
+    (folder / "end").touch()
     amltrain("runs", "wait", "last")
     assert "value 7" in amltrain("runs", "logs", "last") and "ended" in amltrain("runs", "peek", "last", "value")
-    (tmp_path / "end").unlink()
+    (folder / "end").unlink()
     amltrain("submit", "train.py", "--sealed")
     until(lambda: "running" in amltrain("runs", "show", "last"), "the sealed run")
     assert "sealed" in amltrain("runs", "peek", "last", "value")
-    (tmp_path / "end").touch()
+    (folder / "end").touch()
     amltrain("runs", "wait", "last")
