@@ -479,6 +479,8 @@ def _ask(context: AgentContext, payload: Json) -> Json:
     folder = run_folder(context.home, run)
     job = damage.read_job(context.home, run) or {}
     spec = job.get("spec") or {}
+    if spec.get("sealed"):
+        raise AgentError("CommandError", "This run does not answer: it was submitted with --sealed.", "ask.sealed")
     if payload.get("kind") == "save":
         return checkpoint_request.save(folder, job)
     if payload.get("kind") == "debug":

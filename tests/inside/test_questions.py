@@ -308,7 +308,7 @@ def _python(version: str) -> str:
 def test_run_without_folder_of_questions_is_not_asked(tmp_path: Path) -> None:
     with pytest.raises(AgentError) as caught:
         questions.ask(str(tmp_path), {"kind": "peek", "text": "1"}, "script.py", list)
-    assert caught.value.code == "ask.sealed"
+    assert caught.value.code == "ask.state"
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ Json = Dict[str, Any]
 KINDS = ("stack", "peek", "poke")
 #: Seconds in which all processes say where they are, and in which the main thread begins with an expression.
 _STACK_S, _BEGIN_S = 3.0, 5.0
+#: Seconds that a run which has just become running may take to start its process.
+_START_S = 2.0
 #: Seconds that an expression and a statement may take.
 _LIMITS = {"stack": 0.0, "peek": 1.0, "poke": 10.0}
 _LOOK_S, _SIGNAL_S = 0.02, 1.0
@@ -81,9 +83,12 @@ def ask(folder: str, payload: Mapping[str, Any], script: str, members: Callable[
 
 
 def check_open(folder: str) -> None:
-    """Raise an error for a run that takes no questions."""
-    if not os.path.isdir(os.path.join(folder, ASKS)):
-        raise AgentError("CommandError", "This run does not answer: it was submitted with --sealed.", "ask.sealed")
+    """Raise an error for a run that takes no questions now, or not from this user."""
+    end = time.monotonic() + _START_S
+    while not os.path.isdir(os.path.join(folder, ASKS)):
+        if time.monotonic() > end:
+            raise AgentError("CommandError", "This run has not begun yet. Try again in a moment.", "ask.state")
+        time.sleep(_LOOK_S)
     owner = os.stat(folder).st_uid
     if owner != os.geteuid():  # root may write in there, but the run answers nobody else
         text = "This run belongs to another user (uid %d): only its own user can ask it." % owner
