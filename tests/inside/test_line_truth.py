@@ -23,8 +23,13 @@ def differences(script: str, folder: Path) -> dict[str, tuple[float, float]]:
     return {label: (round(run.share(label) * ratio, 3), round(part, 3)) for label, part in run.spent.items()}
 
 
+#: A read between bursts of Python gives the lock away before this thread has waited for it: it then sees the read.
+IN_READS = ("rows_of_a_file",)
+WEAK = pytest.mark.xfail(reason="see docs/inside.md, How it works", strict=False)
+
+
 @pytest.mark.soak  # shares of time need a machine with nothing else to do
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[WEAK] if name in IN_READS else []) for name in SCRIPTS])
 def test_share_of_each_line_is_within_5_points(name: str, tmp_path: Path) -> None:
     for module in ("torch", "numpy"):
         if f"import {module}" in SCRIPTS[name] and importlib.util.find_spec(module) is None:

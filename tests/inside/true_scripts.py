@@ -42,6 +42,17 @@ while now() < end:
     t = now(); zlib.compress(data, 9); add("compress", t)
     t = now(); work(0.01); add("python", t)
 """,
+    # A read of the file gives the lock away every 20 lines or so.
+    "rows_of_a_file": """
+with open("rows.csv", "w") as file:
+    file.writelines(",".join(["3.125"] * 65) + "\\n" for _ in range(2000))
+end = now() + 10
+while now() < end:
+    with open("rows.csv") as file:
+        for _ in range(2000):
+            t = now(); row = file.readline(); add("read", t)
+            t = now(); numbers = [float(part) for part in row.split(",")]; add("parse", t)
+""",
     "native_with_the_lock": """
 numbers = list(range(300000))
 end = now() + 14

@@ -69,6 +69,7 @@ class LineSampler:
         self._idents = [main]
         self._slower = 1.0
         self._shared_until = self._native_until = self._waited = 0.0
+        self._long_in_a_row = 0
         self._rates: Dict[Seen, List[float]] = {}
 
     def flush(self) -> None:
@@ -159,14 +160,19 @@ class LineSampler:
         return max(2 * _CLOCK_S, mean * self._slower) * (0.5 + self._random / 0xFFFFFFFF)
 
     def _set_switch(self, lateness: float, rates: "Dict[int, float]") -> None:
-        """Let a thread that runs alone give way soon; later where a native function keeps the lock for long."""
-        now = time.monotonic()
-        if lateness > _LONG_S:
-            self._native_until = now + 1.0
+        """Let a thread that runs alone give way soon; later where a native function keeps the lock for long.
+
+        A thread that gives the lock away by itself, such as for a read, more often than at the switch interval, is
+        never made to give it: this one may then be late, too, and would see only where that thread reads.
+        """
+        now, interval = time.monotonic(), sys.getswitchinterval()
+        if abs(interval - _SWITCHES_S[2]) < 1e-6:
+            self._long_in_a_row = self._long_in_a_row + 1 if lateness > _LONG_S else 0
+            if self._long_in_a_row > 1:
+                self._native_until = now + 1.0
         if sum(rate > 0.3 for rate in rates.values()) > 1:
             self._shared_until = now + 1.0
         wanted = _SWITCHES_S[0 if now < self._shared_until else 1 if now < self._native_until else 2]
-        interval = sys.getswitchinterval()
         if abs(interval - wanted) > 1e-6 and _is_known(interval):  # another one is the script's own
             sys.setswitchinterval(wanted)
 
