@@ -193,7 +193,8 @@ def _create(folder: str) -> "Any":
 
         def __init__(self) -> None:
             self.channel: Any = Channel(folder)
-            super().__init__(stdin=self.channel, stdout=self.channel, nosigint=True, readrc=False)
+            ends: Dict[str, Any] = {"stdin": self.channel, "stdout": self.channel}  # only what pdb uses of files
+            super().__init__(**ends, nosigint=True, readrc=False)
             self.use_rawinput = False
             self.prompt = ""
 
