@@ -267,7 +267,7 @@ def test_row_menu_matches_run_state(submit: Submit, panel: PanelPage, shots: Pat
     }
     live = submit("long", "menu")
     panel.wait_run(live, "running")
-    assert offered(live) == {*always, "Cancel…"}
+    assert offered(live) == {*always, "Cancel…", "Where is it now?"}
     assert offered(panel.handles()[1]) == {*always, "Delete…"}
 
 
