@@ -214,7 +214,7 @@ def test_slow_connection_succeeds(desk: NotebookSession) -> None:
 def test_long_retry_after_fails_at_once_and_is_kept(desk: NotebookSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody sits before a cell for 100 s, and what is refused counts as a request: none is sent meanwhile."""
     monkeypatch.setenv("AMLTRAIN_AZURE_MAX_WAIT", "0.5")
-    wait = {"status": 429, "headers": {"Retry-After": "2"}}
+    wait = {"status": 429, "headers": {"Retry-After": "9"}}
 
     def listed() -> str:
         """The list, which fails only where no run of the target is known."""
@@ -222,13 +222,13 @@ def test_long_retry_after_fails_at_once_and_is_kept(desk: NotebookSession, monke
         return f"{cell.text}{cell.error or ''}"
 
     desk.azure.control("/fault", match=STAGES["list"].hits, times=1, **wait)
-    assert re.search(r"asks to wait 2 s\. Try again later", listed())
+    assert re.search(r"asks to wait 9 s\. Try again later", listed())
     desk.jobs()
     assert re.search(r"asks to wait \d s", listed())
     assert not [w for w in desk.wire() if w["path"].endswith("/jobs")]
     until(lambda: "asks to wait" not in listed())
     desk.azure.control("/fault", match=STAGES["put"].hits, times=1, **wait)
-    assert "asks to wait 2 s" in desk.bad("%%aml_submit --name patient\nprint('patient')")
+    assert "asks to wait 9 s" in desk.bad("%%aml_submit --name patient\nprint('patient')")
 
 
 def test_azure_errors_leak_no_secret(desk: NotebookSession) -> None:
