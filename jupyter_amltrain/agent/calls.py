@@ -484,7 +484,7 @@ def _ask(context: AgentContext, payload: Json) -> Json:
     if payload.get("kind") == "save":
         return checkpoint_request.save(folder, job)
     if payload.get("kind") == "debug":
-        return debugger.talk(folder, payload)
+        return debugger.talk(folder, payload, bool(spec.get("debug")))
 
     def members() -> Set[int]:
         rows = process_table()

@@ -14,11 +14,11 @@ Json = Dict[str, Any]
 
 #: Seconds that one call waits for a process.
 _WAIT_S = 4.0
-_LOOK_S = 0.02
+_LOOK_S, _START_S = 0.02, 0.2
 _MAX_BYTES, _MAX_LINE = 1 << 20, 20000
 
 
-def talk(folder: str, payload: Mapping[str, Any]) -> Json:
+def talk(folder: str, payload: Mapping[str, Any], is_wanted: bool) -> Json:
     """Send a line to a stopped process, or wait for one; return ``state``, ``text``, and where it is.
 
     Parameters
@@ -28,6 +28,8 @@ def talk(folder: str, payload: Mapping[str, Any]) -> Json:
     payload
         ``text``: the line; ``None`` asks only for a process that is stopped. ``rank``: number of the process. ``pid``
         and ``number`` of an earlier answer ``waiting`` wait on for it.
+    is_wanted
+        Whether the run was submitted with a debugger; its process may not have begun.
 
     Returns
     -------
@@ -42,6 +44,9 @@ def talk(folder: str, payload: Mapping[str, Any]) -> Json:
     """
     text, rank = payload.get("text"), payload.get("rank", 0)
     place = os.path.join(folder, DEBUG)
+    if is_wanted and not os.path.isdir(place):
+        time.sleep(_START_S)
+        return {"state": "going", "text": ""}
     if not os.path.isdir(place):
         raise AgentError("CommandError", "This run has no debugger: that needs --debug at the submit.")
     if text is not None and (not isinstance(text, str) or len(text) > _MAX_LINE or "\n" in text):
