@@ -272,3 +272,25 @@ def test_run_files_hold_no_signed_address(desk: NotebookSession) -> None:
     for path in folder.rglob("*"):
         if path.is_file():
             assert b"sig=" not in path.read_bytes(), path
+
+
+@pytest.mark.thorough
+def test_files_that_another_process_sends_are_accepted(desk: NotebookSession, tmp_path: Path) -> None:
+    """The SDK checks, then uploads without overwriting: who comes second is refused by the storage."""
+    context = tmp_path / "context"
+    context.mkdir()
+    (context / "Dockerfile").write_text("FROM scratch\nLABEL test=sent-twice\n")
+    job = tmp_path / "job.yml"
+    job.write_text(
+        "type: command\ncommand: echo trained\ncompute: azureml:cpu\nenvironment:\n  build:\n    path: ./context\n"
+    )
+    desk.azure.control(
+        "/fault",
+        match=r"PUT \S+\.blob\.\S+/Dockerfile",
+        times=1,
+        status=409,
+        body="<Error><Code>BlobAlreadyExists</Code><Message>The specified blob already exists.</Message></Error>",
+        headers={"x-ms-error-code": "BlobAlreadyExists"},
+    )
+    desk.good(f"%aml_submit {job} --wait --as sent")
+    assert "trained" in desk.shell.user_ns["sent"].logs()

@@ -290,7 +290,7 @@ def _create(
     for is_retry in (False, True):
         entity = sdk.job_of(name, body, code, environment)
         try:
-            created = sdk.client(call.cloud, ws).jobs.create_or_update(entity, skip_validation=True)
+            created = sdk.create(sdk.client(call.cloud, ws).jobs, entity, skip_validation=True)
             break
         except Exception as error:  # the SDK raises the errors of several libraries
             plain = errors.error_of_exception(error, ws.name, "accept the job")
@@ -460,7 +460,7 @@ def submit_yaml(call: ServiceCall, *, workspace: str, job: Mapping[str, Any]) ->
     _repair_automl(entity)
     try:
         with sdk.quiet():
-            created = client.jobs.create_or_update(entity, skip_validation=True)
+            created = sdk.create(client.jobs, entity, skip_validation=True)
     except Exception as error:  # the SDK raises the errors of several libraries
         plain = _plain(error, job, ws.name)
         if isinstance(plain, AmlTrainError) and (existing := accepted(call, ws, name, plain)) is not None:

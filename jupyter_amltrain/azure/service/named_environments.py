@@ -95,7 +95,7 @@ def register(call: ServiceCall, *, workspace: str, name: str, environment: Mappi
     properties = ((answer.json or {}).get("properties") or {}) if answer.status == 200 else {}
     entity = images.new_version(environment, name, str(properties.get("nextVersion") or "1"))
     try:
-        registered = sdk.client(call.cloud, place).environments.create_or_update(entity)
+        registered = sdk.create(sdk.client(call.cloud, place).environments, entity)
     except Exception as error:  # the SDK raises the errors of several libraries
         raise errors.error_of_exception(error, place.name) or error from error
     return {"name": name, "version": str(sdk.field(registered, "version"))}

@@ -24,6 +24,8 @@ log = logging.getLogger("amltrain.azure")
 _lock = threading.Lock()
 _clients: dict[str, tuple[Any, Any]] = {}  # account and client by workspace
 _import_thread: threading.Thread | None = None
+#: Attempts to create what another process uploads at the same time; they wait 1, 2, 3 and 4 s.
+_UPLOAD_ATTEMPTS = 5
 
 
 def warm() -> None:
@@ -91,6 +93,24 @@ def forget(name: str) -> None:
     """Discard the client of a workspace."""
     with _lock:
         _clients.pop(name, None)
+
+
+def create(operations: Any, entity: Any, **keywords: Any) -> Any:
+    """Return the result of ``operations.create_or_update(entity)``, which also uploads the entity's local files.
+
+    The SDK looks whether a file is stored, then sends it and forbids to overwrite. If another process sends the same
+    file in between, the storage answers 409 ``BlobAlreadyExists``. The next attempt finds the file.
+    """
+    attempt = 1
+    while True:
+        try:
+            return operations.create_or_update(entity, **keywords)
+        except Exception as error:  # azure-core's ResourceExistsError, whose import takes a second
+            if getattr(error, "error_code", None) != "BlobAlreadyExists" or attempt == _UPLOAD_ATTEMPTS:
+                raise
+            log.info("another process uploads the same files: %s", error)
+        time.sleep(attempt)
+        attempt += 1
 
 
 @contextlib.contextmanager
