@@ -4,8 +4,7 @@ What makes the shares true:
 
 * The moments of the samples are random and do not depend on what the script does. A sample that comes late, because
   a native function kept the interpreter's lock, counts for all moments that have passed.
-* While one thread runs, it gives the lock to this one after 0.2 ms in place of 5 ms: else the end of a short burst of
-  Python would count for what follows it.
+* It gets the interpreter's lock soon: see ``switch_interval.py``.
 * Each thread's processor clock is read again a millisecond after the sample: so working differs from waiting. How
   long a thread worked in all comes from the system.
 
@@ -27,16 +26,12 @@ if TYPE_CHECKING:
 _PERIODS = ((60.0, 0.025), (600.0, 0.05), (3600.0, 0.1), (float("inf"), 0.2))
 #: Seconds after a sample in which the processor clocks of the threads are compared, and the threads for which they are.
 _CLOCK_S, _MAX_CLOCKS = 0.001, 64
-#: Seconds from which a sample is late, from which native functions are taken to be long, and from which nothing else
-#: can have delayed it.
-_LATE_S, _LONG_S, _NATIVE_S = 0.003, 0.03, 0.1
-#: Largest part of one processor's time that this thread takes.
-_MAX_PRICE = 0.007
+#: Seconds from which a sample is late, and from which nothing but a native function can have delayed it.
+_LATE_S, _NATIVE_S = 0.003, 0.1
+#: Largest part of one processor's time that this thread takes to look at stacks and to count.
+_MAX_PRICE = 0.005
 #: Then the samples are at most that many times as rare.
 _MAX_SLOWER = 100.0
-#: Seconds after which a thread that runs gives the interpreter's lock to another one: Python's own; where native
-#: functions keep it for long, because then this thread asks for it that often; and while one thread runs alone.
-_SWITCHES_S = (0.005, 0.001, 0.0002)
 #: Seconds for which a sample may count: a process that was stopped.
 _MAX_WEIGHT_S = 10.0
 #: Samples at a place that use the rate of the ones before, and number of those whose mean it is.
@@ -57,6 +52,8 @@ class LineSampler:
     """
 
     def __init__(self, folder: str, load: "Callable[[str], Dict[str, Any]]", main: int) -> None:
+        switches = load("amltrain_switch_interval")
+        self._switch, self._wait_precisely = switches["SwitchInterval"](), switches["wait_precisely"]
         figures, stacks = load("amltrain_thread_figures"), load("amltrain_stacks")
         text_of = stacks["text_of"]
         self._stacks = stacks["Stacks"](os.path.dirname(os.path.dirname(__file__)))
@@ -68,8 +65,7 @@ class LineSampler:
         self._random = time.time_ns() & 0xFFFFFFFF
         self._idents = [main]
         self._slower = 1.0
-        self._shared_until = self._native_until = self._waited = 0.0
-        self._long_in_a_row = 0
+        self._waited = 0.0
         self._rates: Dict[Seen, List[float]] = {}
 
     def flush(self) -> None:
@@ -87,13 +83,13 @@ class LineSampler:
         try:
             return self._sample(stop)
         finally:
-            if _is_known(sys.getswitchinterval()):
-                sys.setswitchinterval(_SWITCHES_S[0])
+            self._switch.restore()
 
     def _sample(self, stop: "Any") -> bool:
         own = _thread.get_ident()
+        self._wait_precisely()
         due = now = last_time = time.monotonic()
-        price = time.thread_time()
+        price, woken = 0.0, time.thread_time()
         gap = self._gap(now)
         requested = now
         seen: Any = None
@@ -102,11 +98,15 @@ class LineSampler:
         while not self._file.is_off:
             if seen is None:
                 requested = max(due + gap, now)
+                price += time.thread_time() - woken
+                self._switch.wait()
                 if stop.acquire(True, requested - now):
                     return True
+                woken = time.thread_time()
                 seen = self._look(own)
                 now = time.monotonic()
             weight, lateness = 0.0, now - requested
+            self._switch.waited(lateness, last_rates.values())
             while due + gap <= now:
                 due += gap
                 weight += gap
@@ -117,14 +117,15 @@ class LineSampler:
             earlier: Dict[int, float] = {}
             rates = self._known_rates(seen) if lateness < _LATE_S else {}
             if not rates:
-                before = self._clocks()
+                before, begin = self._clocks(), time.monotonic()
                 if stop.acquire(True, _CLOCK_S):
                     return True
-                after, later = self._clocks(), time.monotonic()
+                end, after = time.monotonic(), self._clocks()
+                later = time.monotonic()
                 # At once, if a native function has kept the lock: what follows gives the lock away.
                 following = self._look(own) if due + gap <= later else None
                 requested = max(due + gap, now + _CLOCK_S)
-                rates = _rates_of(before, after, later - now)
+                rates = _rates_of(before, after, end - begin)
                 earlier = last_rates if now == last_time else _rates_of(last, before, now - last_time)
                 last, last_time, last_rates = after, later, rates
                 rates = self._smoothed(seen, rates)
@@ -134,17 +135,17 @@ class LineSampler:
                 least = dict.fromkeys(rates, 1.0) if len(rates) == 1 else earlier
                 rates = {one: max(rate, least.get(one, 0.0)) for one, rate in rates.items()}
             self._sums.add(seen, rates, weight, is_late, 2.0 if later > now else 1.0)
-            self._set_switch(lateness, rates)
             seen, now = following, later
             length = self._file.window_s(now)
             if length:
-                new_price = time.thread_time()
-                self._limit((new_price - price) / length)
-                price = new_price
+                self._limit(price / length)
+                price = 0.0
                 self.flush()
                 self._waited_for_processor(0.0)
             if seen is None:
-                now = time.monotonic()
+                requested, now = max(due + gap, now), time.monotonic()
+                if requested <= now:  # a native function has kept the lock while the file was written
+                    seen, now = self._look(own), time.monotonic()
         return False
 
     def _waited_for_processor(self, lateness: float) -> bool:
@@ -158,23 +159,6 @@ class LineSampler:
         self._random = (self._random * 1664525 + 1013904223) & 0xFFFFFFFF
         mean = next(value for limit, value in _PERIODS if now - self._started < limit)
         return max(2 * _CLOCK_S, mean * self._slower) * (0.5 + self._random / 0xFFFFFFFF)
-
-    def _set_switch(self, lateness: float, rates: "Dict[int, float]") -> None:
-        """Let a thread that runs alone give way soon; later where a native function keeps the lock for long.
-
-        A thread that gives the lock away by itself, such as for a read, more often than at the switch interval, is
-        never made to give it: this one may then be late, too, and would see only where that thread reads.
-        """
-        now, interval = time.monotonic(), sys.getswitchinterval()
-        if abs(interval - _SWITCHES_S[2]) < 1e-6:
-            self._long_in_a_row = self._long_in_a_row + 1 if lateness > _LONG_S else 0
-            if self._long_in_a_row > 1:
-                self._native_until = now + 1.0
-        if sum(rate > 0.3 for rate in rates.values()) > 1:
-            self._shared_until = now + 1.0
-        wanted = _SWITCHES_S[0 if now < self._shared_until else 1 if now < self._native_until else 2]
-        if abs(interval - wanted) > 1e-6 and _is_known(interval):  # another one is the script's own
-            sys.setswitchinterval(wanted)
 
     def _limit(self, price: float) -> None:
         """Sample less often where a sample is expensive: deep stacks, a loop that often gives the lock away."""
@@ -234,7 +218,3 @@ class LineSampler:
 def _rates_of(before: "Dict[int, float]", after: "Dict[int, float]", seconds: float) -> "Dict[int, float]":
     """Return the part of a processor that each thread has used."""
     return {one: (after[one] - before[one]) / max(seconds, 1e-6) for one in before if one in after}
-
-
-def _is_known(interval: float) -> bool:
-    return any(abs(interval - one) < 1e-6 for one in _SWITCHES_S)

@@ -56,6 +56,7 @@ _FILES = {
     "amltrain_line_sums.py": "lines/line_sums.py",
     "amltrain_line_file.py": "lines/line_file.py",
     "amltrain_thread_figures.py": "lines/thread_figures.py",
+    "amltrain_switch_interval.py": "lines/switch_interval.py",
     "amltrain_gpu_use.py": "lines/gpu_use.py",
     "amltrain_stacks.py": "lines/stacks.py",
     "amltrain_asked.py": "asking/asked_hook.py",
