@@ -85,18 +85,20 @@ PICTURES = "pictures"
 #: Values that the script has displayed, with their rich forms; created by the first one.
 DISPLAYS = "displays"
 
-#: Variables of the lines at which the script failed, by process, and the variable of a job with the folder's path.
-FAILURE, FAILURE_OF_RANK, FAILURE_VARIABLE = "failure", "failure/rank-%d.json", "AMLTRAIN_FAILURE"
-#: How long each line of the script took, by process; created by the first one that runs lines of the user's. And the
-#: variable of a job with its path; 0: nothing is sampled.
-LINES, LINES_FOLDER = "lines", "AMLTRAIN_LINES"
+#: Variables of the lines at which the script failed, by process.
+FAILURE, FAILURE_OF_RANK = "failure", "failure/rank-%d.json"
 
-#: Questions that the processes of a run answer, the statements that were run in there, one JSON object a line, and the
-#: variable of a job with the path of the questions.
-ASKS, POKES, ASKS_FOLDER = "asks", "pokes.jsonl", "AMLTRAIN_ASKS"
+#: How long each line of the script took, by process; created by the first one that runs lines of the user's.
+LINES = "lines"
 
-#: Files of the debugger, and the variable of a job with their folder; 1: they are wanted.
-DEBUG, DEBUG_FOLDER = "debug", "AMLTRAIN_DEBUG"
+#: Questions that the processes of a run answer, and the statements that were run in there, one JSON object a line.
+ASKS, POKES = "asks", "pokes.jsonl"
+
+#: Stack of the process of a run that hangs.
+STACK = "ranks/0.stack"
+
+#: Files that the script has opened for TensorBoard and other trackers.
+TRACKER_NOTES = "metrics/trackers.txt"
 
 RUNS, STAGING, MONITORS = "runs", "staging", "monitors"
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
+from jupyter_amltrain.agent.supervise.hook_table import SWITCHED
 from jupyter_amltrain.schema.target import ComputeTarget, Limit, form_field
 
 RULE = "3 to 24 letters, digits and hyphens, starting with a letter and not ending with a hyphen"
@@ -66,9 +67,7 @@ class AzureTarget(ComputeTarget, frozen=True, kw_only=True):
         "python": Limit(
             "uses the Python of the job's environment", "Leave it out, and choose an environment with: --env conda.yml"
         ),
-        "stop_on_nan": Limit("has not been shown to end a job for a metric", "Check it in the script."),
-        "debug": Limit("has no way to a job's debugger", "Debug it on this machine or over SSH."),
-        "lines": Limit("has no way yet to the samples of a job's lines"),
+        **{hook.field: Limit(hook.lacking) for _, hook in SWITCHED},
         "metric_lines": Limit(
             "has the job's output at the service, and its lines are not read for metrics",
             "Call mlflow.log_metric in the script, or use --autolog.",

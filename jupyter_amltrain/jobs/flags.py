@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from jupyter_amltrain.agent.supervise.hook_table import SWITCHED
 from jupyter_amltrain.errors import CommandError, SpecError
 from jupyter_amltrain.jobs import flag_types, flag_values, requirement_files
 from jupyter_amltrain.schema.environment import Environment
@@ -217,21 +218,16 @@ FLAGS = (
         flag="--autolog", field="autolog", switch=True, yaml=None,
         help="let MLflow log for libraries that it knows, as with mlflow.autolog() in the first line",
     ),
-    JobFlag(
-        flag="--lines", field="lines", switch=True, yaml=None,
-        help="sample in which lines the time of the run goes",
-    ),
-    JobFlag(
-        flag="--debug", field="debug", switch=True, yaml=None,
-        help="wait for a debugger at breakpoint() and at an exception: runs debug RUN",
+    *(
+        JobFlag(
+            flag=one.flag, field=one.field, switch=not one.metavar, metavar=one.metavar, samples=one.samples,
+            yaml=None, help=one.help,
+        )
+        for _, one in SWITCHED
     ),
     JobFlag(
         flag="--sealed", field="sealed", switch=True, yaml=None,
         help="let nobody evaluate or run something in the job (runs stack, peek, poke)",
-    ),
-    JobFlag(
-        flag="--stop-on-nan", field="stop_on_nan", metavar="METRIC", yaml=None, samples=("loss", "*"),
-        help="end the run where it logs NaN for this metric by MLflow; * for any metric",
     ),
     JobFlag(
         flag="--timeout", field="timeout", metavar="TIME", type=flag_types.duration, yaml="limits.timeout",

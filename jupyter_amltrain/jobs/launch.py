@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.agent.data.cache import input_path, is_web_address, link_path
-from jupyter_amltrain.agent.failures import nan_hook
-from jupyter_amltrain.agent.protocol import AUTOLOG, DEBUG_FOLDER, LINES_FOLDER, OUTPUTS
+from jupyter_amltrain.agent.protocol import AUTOLOG, OUTPUTS
 from jupyter_amltrain.agent.queue.job_fields import FIELDS
+from jupyter_amltrain.agent.supervise.hook_table import SWITCHED
 from jupyter_amltrain.jobs.local_data import data_name
 from jupyter_amltrain.jobs.notebook_file import RUNNER, is_notebook
 from jupyter_amltrain.schema import searched_values
@@ -256,10 +256,9 @@ def _deepspeed(spec: JobSpec, source: str) -> dict[str, str]:
 
 
 def hook_variables(spec: JobSpec) -> dict[str, str]:
-    """Variables of a job for MLflow's logging for libraries, the sampling of lines, a debugger, the check of NaN."""
-    found = {AUTOLOG: spec.autolog and "1", LINES_FOLDER: spec.lines and "1", DEBUG_FOLDER: spec.debug and "1"}
-    found[nan_hook.VARIABLE] = spec.stop_on_nan
-    return {name: value for name, value in found.items() if value}
+    """Variables of a job for MLflow's logging for libraries, and for the hooks that it turns on."""
+    found = {AUTOLOG: spec.autolog, **{variable: getattr(spec, one.field) for variable, one in SWITCHED}}
+    return {name: "1" if value is True else value for name, value in found.items() if value}
 
 
 def _data(spec: JobSpec, folder: str, machine: TargetMachine) -> dict[str, str]:

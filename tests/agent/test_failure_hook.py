@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.agent.failures.failure_hook import FOLDER
-from jupyter_amltrain.agent.protocol import FAILURE_VARIABLE
 from jupyter_amltrain.agent.supervise import job_hooks
 
 
@@ -37,10 +35,6 @@ def named(content: dict[str, Any]) -> dict[str, str]:
 
 
 FAILS = "def f(rows, i):\n    return rows[i]\nf([1, 2], 7)\n"
-
-
-def test_variable_of_the_job_is_that_of_the_hook() -> None:
-    assert FOLDER == FAILURE_VARIABLE
 
 
 def test_failed_script_keeps_its_variables(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import jupyter_amltrain.agent as package
 from jupyter_amltrain.agent import machine, protocol, testing
 from jupyter_amltrain.agent.processes import Process, parse_stat
 from jupyter_amltrain.agent.queue import slots
-from jupyter_amltrain.agent.supervise import import_hook, outcome
+from jupyter_amltrain.agent.supervise import hook_table, outcome
 from jupyter_amltrain.agent.telemetry.host import Usage
 from jupyter_amltrain.backends import agent_zipapp
 
@@ -61,6 +61,10 @@ OPTIONAL = {
 }
 
 
+#: Modules among the hooks of a job.
+BESIDE = {hook.module for hook in hook_table.HOOKS if hook.is_importable}
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(FOLDER)))
 def test_agent_source_is_python_3_8_without_dependencies(path: Path) -> None:
     """Grammar of Python 3.8, standard library only, relative imports."""
@@ -74,7 +78,9 @@ def test_agent_source_is_python_3_8_without_dependencies(path: Path) -> None:
             names = [node.module or ""]
         for name in names:
             top = name.split(".")[0]
-            is_beside = top in import_hook.IMPORTABLE  # among the hooks of a job
+            is_beside = top in {
+                hook.module for hook in hook_table.HOOKS if hook.is_importable
+            }  # among the hooks of a job
             assert top in sys.stdlib_module_names or (path.name, top) in OPTIONAL or is_beside, name
 
 

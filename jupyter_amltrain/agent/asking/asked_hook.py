@@ -1,7 +1,7 @@
 """Hook in a job's Python that answers questions: where its threads are, and what an expression is in there.
 
 ``supervise/job_hooks.py`` puts this file into a job's Python as ``amltrain_asked.py``. Nothing of it runs, not even its
-import, until the agent sends :data:`SIGNAL`. Then ``supervise/import_hook.py`` calls :meth:`Answerer.answer`, in the
+import, until the agent sends :data:`SIGNAL`. Then ``listen_hook.py`` calls :meth:`Answerer.answer`, in the
 main thread between two bytecodes, as Python does with any handler of a signal: a native function goes on to its end,
 a wait of Python (a lock, a socket, ``sleep``) is continued after it.
 
@@ -51,6 +51,7 @@ class Answerer:
         self._frame: Any = None
         self._raised: Optional[BaseException] = None
         self._pretty: Any = None
+        self._rank_of: Callable[[Mapping[str, str]], int] = load("amltrain_own_rank")["rank_of"]
 
     def answer(self, frame: "Optional[FrameType]") -> "Optional[BaseException]":
         """Answer the questions that are new; return what a handler of another signal has raised meanwhile.
@@ -117,12 +118,12 @@ class Answerer:
         process = getattr(sys.modules.get("multiprocessing.process"), "_parent_process", None)
         path = str(getattr(sys.modules.get("__main__"), "__file__", None) or "")
         is_script = not question["script"] or os.path.basename(path) == question["script"]
-        return process is None and is_script and rank_of(os.environ) == question["rank"]
+        return process is None and is_script and self._rank_of(os.environ) == question["rank"]
 
     def _write(self, number: str, answer: "Dict[str, Any]") -> None:
         import json
 
-        answer.update(pid=os.getpid(), rank=rank_of(os.environ), name=_name())
+        answer.update(pid=os.getpid(), rank=self._rank_of(os.environ), name=_name())
         path = os.path.join(self._folder, "%s.%d" % (number, os.getpid()))
         with open(path + ".part", "w", encoding="utf-8") as file:
             json.dump(answer, file)
@@ -282,14 +283,6 @@ def _text(error: BaseException) -> str:
         return str(error)[:500]
     except Exception:
         return "(without text)"
-
-
-def rank_of(environ: "Mapping[str, str]") -> int:
-    """Return the number of a process of a distributed run, from its variables."""
-    for name in ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "AMLTRAIN_RANK"):
-        if environ.get(name, "").isdigit():
-            return int(environ[name])
-    return 0
 
 
 def _name() -> str:

@@ -14,10 +14,11 @@ import time
 from typing import Any, Callable, Dict, Iterable, List, Mapping
 
 from ..distributed import stall
+from ..distributed.own_rank import rank_of
 from ..processes import LINUX
 from ..protocol import ASKS, AgentError
 from . import pokes
-from .asked_hook import QUESTION, SIGNAL, keep, rank_of
+from .asked_hook import QUESTION, SIGNAL, keep
 
 Json = Dict[str, Any]
 

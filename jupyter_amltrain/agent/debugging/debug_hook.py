@@ -5,8 +5,10 @@ debugger is Python's own (``pdb``). Its input and output are files of the run's 
 and reads on behalf of who debugs:
 
 * ``<pid>.stop``: this process is stopped, and what the debugger shows first;
-* ``<pid>.command``: a line for the debugger; removed when it is taken;
-* ``<pid>.<number>.answer``: what the debugger has shown, and whether the process is stopped again.
+* ``<pid>.command``: a line for the debugger;
+* ``<pid>.taken``: that line, while the debugger runs it;
+* ``<pid>.<number>.answer``: what the debugger has shown, and whether the process is stopped again. Where that cannot be
+  written, it is the line that was taken, which has no state: a full disk still renames it. The process then goes on.
 
 The folder belongs to the user of the run, so who can debug can also cancel.
 """
@@ -18,10 +20,10 @@ import time
 TYPE_CHECKING = False  # do not import the module typing into the user's program
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
-    from typing import Any, Dict, List, Optional
+    from typing import Any, Callable, Dict, List, Optional
 
-#: Ends of the names of the files.
-STOP, COMMAND, ANSWER = ".stop", ".command", ".answer"
+#: Folder of the files below that of the run, and ends of their names.
+FOLDER, STOP, COMMAND, TAKEN, ANSWER = "debug", ".stop", ".command", ".taken", ".answer"
 #: Variable with the seconds that a stopped process waits for somebody, and its default: it may hold GPUs.
 WAIT_VARIABLE, WAIT_S = "AMLTRAIN_DEBUG_WAIT", 3600.0
 #: Characters of an answer.
@@ -29,27 +31,60 @@ _MAX_TEXT = 100000
 _LOOK_S = 0.02
 
 _debugger: "Any" = None
+_rank_of: "Any" = None
 
 
-def start(folder: str) -> None:
+def start(folder: str, load: "Callable[[str], Dict[str, Any]]") -> None:
     """Make ``breakpoint()``, ``pdb.set_trace()`` and the end by an exception wait for a person.
 
     Parameters
     ----------
     folder
         Folder of the files.
+    load
+        Returns the names of a module beside this file.
     """
     import atexit
     import pdb
 
+    global _rank_of
+    _rank_of = load("amltrain_own_rank")["rank_of"]
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+
     def stop(*args: "Any", **more: "Any") -> None:
         _of(folder).stop(sys._getframe(1))
 
+    stop.look_back = lambda traceback: _of(folder).look_back(traceback)  # type: ignore[attr-defined]
     pdb.set_trace = stop
     if not os.environ.get("PYTHONBREAKPOINT"):
         sys.breakpointhook = stop
     pid = os.getpid()
     atexit.register(lambda: _end(folder, pid))
+
+
+def imported(interactiveshell: "Any") -> None:
+    """Make an exception of a notebook that runs as a job wait in its cell: later IPython has removed the variables.
+
+    Parameters
+    ----------
+    interactiveshell
+        The module of IPython.
+    """
+    import pdb
+
+    look_back = getattr(pdb.set_trace, "look_back", None)
+    if look_back is None:  # a job without a debugger
+        return
+    shell = interactiveshell.InteractiveShell
+    own = shell.showtraceback
+
+    def showtraceback(self: "Any", *args: "Any", **more: "Any") -> None:
+        own(self, *args, **more)
+        traceback = getattr(sys, "last_traceback", None)
+        if traceback is not None and not _is_quit(getattr(sys, "last_type", None)):
+            look_back(traceback)
+
+    shell.showtraceback = showtraceback
 
 
 def _of(folder: str) -> "Any":
@@ -92,7 +127,7 @@ class Channel:
 
     def __init__(self, folder: str) -> None:
         self.pid = os.getpid()
-        self._path = os.path.join(folder, str(self.pid))
+        self._folder, self._path = folder, os.path.join(folder, str(self.pid))
         self._texts: List[str] = []
         self._number: Optional[int] = None
         self.stopped: Dict[str, Any] = {}
@@ -113,25 +148,28 @@ class Channel:
     def readline(self) -> str:
         """Answer the last line with what was shown since, and wait for the next one."""
         is_alone = self._number is None
-        self._write(STOP, {**self.stopped, "text": self._taken() if is_alone else ""})
-        self.answer("stopped")
-        if is_alone:
+        if not self.is_over:
+            self._write(STOP, {**self.stopped, "text": self._taken() if is_alone else ""})
+        self.answer("going" if self.is_over else "stopped")
+        if is_alone and not self.is_over:
             self._say("stopped at %s:%s" % (self.stopped["file"], self.stopped["line"]))
         try:
             limit = float(os.environ[WAIT_VARIABLE])
         except (KeyError, ValueError):
             limit = WAIT_S
         end = time.monotonic() + limit
-        while True:
+        while not self.is_over:
             command = self._command()
             if command is not None:
                 self._number = int(command["number"])
                 return str(command["text"]) + "\n"
             if time.monotonic() > end:
-                self.is_over = True
-                self._say("nobody has debugged it: it goes on")
-                return "continue\n"
-            time.sleep(_LOOK_S)
+                self._give_up("nobody has debugged it")
+            elif not os.path.isdir(self._folder):
+                self._give_up("the folder of its debugger is gone")
+            else:
+                time.sleep(_LOOK_S)
+        return "continue\n"
 
     def _command(self) -> "Optional[Dict[str, Any]]":
         import json
@@ -142,7 +180,7 @@ class Channel:
                 return None
             with open(path, encoding="utf-8") as file:
                 command = json.load(file)
-            os.remove(path)
+            os.replace(path, self._path + TAKEN)
         except (OSError, ValueError):
             return None
         return dict(command)
@@ -150,8 +188,16 @@ class Channel:
     def answer(self, state: str) -> None:
         """Answer the line that was taken last, unless it was answered: ``stopped``, ``going`` or ``ended``."""
         number, self._number = self._number, None
-        if number is not None:
-            self._write(".%d%s" % (number, ANSWER), {"state": state, "text": self._taken()})
+        if number is None:
+            return
+        end, taken = ".%d%s" % (number, ANSWER), self._path + TAKEN
+        try:
+            if self._write(end, {"state": state, "text": self._taken()}):
+                os.remove(taken)
+            else:
+                os.replace(taken, self._path + end)
+        except OSError:  # a removed run
+            pass
 
     def leave(self) -> None:
         """The process goes on."""
@@ -165,7 +211,7 @@ class Channel:
         del self._texts[:]
         return text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + "\n... shortened\n"
 
-    def _write(self, end: str, content: "Dict[str, Any]") -> None:
+    def _write(self, end: str, content: "Dict[str, Any]") -> bool:
         import json
 
         part = self._path + ".part"
@@ -173,8 +219,15 @@ class Channel:
             with open(part, "w", encoding="utf-8", errors="replace") as file:
                 json.dump(content, file)
             os.replace(part, self._path + end)
-        except OSError:  # a full disk, or a removed run: whoever debugs gets no answer
+        except OSError as error:  # a full disk, or a removed run
+            self._give_up("its debugger cannot write (%s)" % (error.strerror or error))
+            return False
+        return True
+
+    def _give_up(self, reason: str) -> None:
+        if not self.is_over:
             self.is_over = True
+            self._say("%s: it goes on" % reason)
 
     def _say(self, text: str) -> None:
         """Write one line into the log of the job."""
@@ -193,6 +246,7 @@ def _create(folder: str) -> "Any":
 
         def __init__(self) -> None:
             self.channel: Any = Channel(folder)
+            self.looked_at: Any = None
             ends: Dict[str, Any] = {"stdin": self.channel, "stdout": self.channel}  # only what pdb uses of files
             super().__init__(**ends, nosigint=True, readrc=False)
             self.use_rawinput = False
@@ -204,8 +258,9 @@ def _create(folder: str) -> "Any":
                 self.set_trace(frame)
 
         def look_back(self, traceback: "TracebackType") -> None:
-            """Look at the frames of an exception that has ended the script."""
-            if not self.channel.is_over:
+            """Look at the frames of an exception that has ended the script, once."""
+            if not self.channel.is_over and traceback is not self.looked_at:
+                self.looked_at = traceback
                 self.reset()
                 self.interaction(None, traceback)
 
@@ -239,9 +294,6 @@ def _place(frame: "Optional[FrameType]", traceback: "Any") -> "Dict[str, Any]":
         frame = traceback.tb_frame
     code = frame.f_code
     line = traceback.tb_lineno if traceback is not None else frame.f_lineno
-    rank = next((os.environ[name] for name in _RANKS if os.environ.get(name, "").isdigit()), "0")
-    return {"pid": os.getpid(), "rank": int(rank), "file": code.co_filename, "line": line, "function": code.co_name,
+    rank = _rank_of(os.environ)
+    return {"pid": os.getpid(), "rank": rank, "file": code.co_filename, "line": line, "function": code.co_name,
             "raised": raised}  # fmt: skip
-
-
-_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "AMLTRAIN_RANK")

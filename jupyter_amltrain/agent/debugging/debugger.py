@@ -7,8 +7,8 @@ import os
 import time
 from typing import Any, Dict, List, Mapping, Optional
 
-from ..protocol import DEBUG, AgentError
-from .debug_hook import ANSWER, COMMAND, STOP
+from ..protocol import AgentError
+from .debug_hook import ANSWER, COMMAND, FOLDER, STOP
 
 Json = Dict[str, Any]
 
@@ -43,7 +43,7 @@ def talk(folder: str, payload: Mapping[str, Any], is_wanted: bool) -> Json:
         The line is not valid, or the run has no debugger.
     """
     text, rank = payload.get("text"), payload.get("rank", 0)
-    place = os.path.join(folder, DEBUG)
+    place = os.path.join(folder, FOLDER)
     if is_wanted and not os.path.isdir(place):
         time.sleep(_START_S)
         return {"state": "going", "text": ""}

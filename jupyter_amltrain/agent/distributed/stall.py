@@ -5,7 +5,7 @@ has written no log and no metric for a while, each rank writes its stack, twice.
 a guess: which ranks wait, and in which line the others are. The run goes on. A run of one process that uses neither
 processor nor GPU meanwhile shows the line in which it is.
 
-Python's :mod:`faulthandler` writes the stack of a process that is blocked, too; :func:`register` runs in each rank.
+Python's :mod:`faulthandler` writes the stack of a process that is blocked, too (``stack_hook.py``).
 """
 
 from __future__ import annotations
@@ -20,10 +20,6 @@ from ..protocol import METRICS, read_regular
 from ..telemetry.recent_use import RecentUse
 from .launchers import RANKS
 
-#: Variable with the path of a rank's stack file.
-VARIABLE = "AMLTRAIN_STACK"
-#: That of a run of one process, in the run folder.
-ONE_PROCESS = os.path.join(RANKS, "0.stack")
 #: Seconds without a line and a metric until the stacks are read; ``$AMLTRAIN_STALL`` sets others.
 DEFAULT_STALL_S = 300.0
 #: Seconds between two looks at the sizes of the files, as a part of the above.

@@ -15,10 +15,12 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING or __package__:
+    from ..distributed import own_rank
     from . import failing_names, memory_lines, safe_access, value_facts
 else:
     import amltrain_failing_names as failing_names
     import amltrain_memory_lines as memory_lines
+    import amltrain_own_rank as own_rank
     import amltrain_safe_access as safe_access
     import amltrain_value_facts as value_facts
 
@@ -29,10 +31,6 @@ if TYPE_CHECKING:
 
 #: Variable with the folder for the file; if unset or 0, nothing is written.
 FOLDER = "AMLTRAIN_FAILURE"
-#: Variables with the number of this process in a job of several, and with the number of processes: a ``RANK`` alone is
-#: the user's own.
-_RANKS = (("AMLTRAIN_RANK", "AMLTRAIN_RANK"), ("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-          ("PMI_RANK", "PMI_SIZE"))  # fmt: skip
 #: Bytes of the file, seconds for reading the values, and after which the reading of one is interrupted.
 MAX_BYTES, _READ_S, _INTERRUPT_S = 64 << 10, 0.4, 0.5
 #: Exceptions of a chain, their frames, the variables of a frame's line, and its others.
@@ -85,7 +83,7 @@ def _write(error: Any) -> None:
     if len(data) > MAX_BYTES or not failure.errors:
         return
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    path = os.path.join(folder, "rank-%d.json" % _rank())
+    path = os.path.join(folder, "rank-%d.json" % own_rank.rank_of(os.environ))
     part = "%s.%d.part" % (path, os.getpid())
     with open(part, "wb") as file:
         file.write(data)
@@ -101,14 +99,6 @@ def _memory(failure: FailureReader) -> List[Json]:
         return [{**row, "code": failure.shown_line(row["file"], row["line"])} for row in rows]
     except Exception:  # another version of PyTorch
         return []
-
-
-def _rank() -> int:
-    for name, size in _RANKS:
-        value = os.environ.get(name, "")
-        if os.environ.get(size) and value.isdigit():
-            return int(value)
-    return 0
 
 
 class FailureReader:

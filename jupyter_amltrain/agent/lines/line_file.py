@@ -19,7 +19,6 @@ _MAX_WINDOW_S = 900.0
 #: Bytes of all files of a run in a day, and the part of them that is there from the start.
 _DAY_BYTES, _FIRST_PART = 900_000, 0.1
 _MAX_FILES, _MAX_ROWS, _MAX_PENDING_BYTES = 64, 60, 1 << 16
-_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "AMLTRAIN_RANK")
 
 
 class LineFile:
@@ -29,8 +28,8 @@ class LineFile:
     ----------
     folder
         Folder of the files.
-    text_of
-        Returns a text as JSON.
+    text_of, rank_of
+        Return a text as JSON; the number of a process in a job of several (``own_rank.py``).
 
     Attributes
     ----------
@@ -38,8 +37,8 @@ class LineFile:
         Nothing more can be written.
     """
 
-    def __init__(self, folder: str, text_of: "Callable[[Any], str]") -> None:
-        self._folder, self._text_of = folder, text_of
+    def __init__(self, folder: str, text_of: "Callable[[Any], str]", rank_of: "Callable[[Any], int]") -> None:
+        self._folder, self._text_of, self._rank_of = folder, text_of, rank_of
         self._started = self._window_start = time.monotonic()
         self._clock_offset = time.time() - time.monotonic()
         self._pid = os.getpid()
@@ -101,12 +100,12 @@ class LineFile:
         if len(os.listdir(self._folder)) >= _MAX_FILES:
             self.is_off = True
             return False
-        rank = next((os.environ[name] for name in _RANKS if os.environ.get(name, "").isdigit()), "0")
-        self._path = "%s/%s-%d.jsonl" % (self._folder, rank[:6], self._pid)
+        rank = self._rank_of(os.environ)
+        self._path = "%s/%d-%d.jsonl" % (self._folder, rank, self._pid)
         main = getattr(sys.modules.get("__main__"), "__file__", None) or ""
         facts = (self._text_of(self._name()), self._text_of(str(main)[-400:]), os.getppid())
         begun = self._started + self._clock_offset
-        header = '["h",1,%d,%s,%.2f,%s,%s,%d]\n' % (self._pid, int(rank), begun, *facts)
+        header = '["h",1,%d,%s,%.2f,%s,%s,%d]\n' % (self._pid, rank, begun, *facts)
         self._data = header.encode("ascii", "replace")
         return True
 

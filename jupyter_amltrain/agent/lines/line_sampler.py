@@ -59,7 +59,7 @@ class LineSampler:
         self._stacks = stacks["Stacks"](os.path.dirname(os.path.dirname(__file__)))
         gpus = load("amltrain_gpu_use")["GpuUse"](folder, figures["content"])
         self._sums = load("amltrain_line_sums")["LineSums"](main, gpus, figures, text_of)
-        self._file = load("amltrain_line_file")["LineFile"](folder, text_of)
+        self._file = load("amltrain_line_file")["LineFile"](folder, text_of, load("amltrain_own_rank")["rank_of"])
         self._run_time = figures["run_time"]
         self._started = time.monotonic()
         self._random = time.time_ns() & 0xFFFFFFFF

@@ -1,40 +1,21 @@
-"""Hook in a job's Python that runs code of the agent right after the script has imported a library.
+"""Hook in a job's Python that runs the others: at its start, or right after the script has imported a library.
 
-This file is also written as ``sitecustomize.py`` into a folder of hooks, beside the files of :data:`AFTER`, and runs at
-the start of every Python of a job. It imports nothing until the script itself has imported one of these
-libraries. No error of the hook may reach the script.
+This file is also written as ``sitecustomize.py`` into a folder of hooks, beside the files that it names, and runs at
+the start of every Python of a job. It starts those that begin with Python, and imports nothing until the script itself
+has imported one of the libraries. No error of a hook may reach the script.
 """
 
+import os  # as site does
 import sys
 
 TYPE_CHECKING = False  # do not import the module typing into the user's program
 if TYPE_CHECKING:
     from typing import Any
 
-#: Trackers, whose files are followed, and libraries for which MLflow can log.
-_TRACKERS = ("tensorboard", "tensorboardX", "tensorflow", "lightning", "pytorch_lightning", "transformers", "wandb",
-             "sklearn", "xgboost", "lightgbm", "keras", "statsmodels", "pyspark", "paddle")  # fmt: skip
-#: Library -> module beside this file whose function ``imported`` gets the library.
-AFTER = {
-    "torch": "amltrain_torch",
-    "matplotlib": "amltrain_pictures",
-    "tqdm.notebook": "amltrain_tqdm",
-    "pandas": "amltrain_pandas",
-    "rich.console": "amltrain_rich",
-    "rich.live": "amltrain_rich",
-    "multiprocessing.spawn": "amltrain_spawn",
-    "mlflow.utils.model_utils": "amltrain_code_paths",
-    "mlflow.tracking.client": "amltrain_nan",
-    "IPython.core.display_functions": "amltrain_display",
-    **dict.fromkeys(_TRACKERS, "amltrain_trackers"),
-}
-#: Modules beside this file that a script can import: the backend of Matplotlib, the files of values, what they share,
-#: the text of the last line's value, what is secret, the values that are kept, the program that runs a notebook,
-#: MLflow's plug-in, values that are displayed with their rich forms, and the values of lines that raise.
-IMPORTABLE = ("amltrain_pictures", "amltrain_values", "amltrain_shared", "amltrain_pretty", "amltrain_secrets",
-              "amltrain_kept", "amltrain_notebook", "amltrain_mlflow", "amltrain_display",
-              "amltrain_forms", "amltrain_failure", "amltrain_failing_names", "amltrain_memory_lines",
-              "amltrain_value_facts", "amltrain_array_facts", "amltrain_safe_access")  # fmt: skip
+#: Library -> module beside this file whose function ``imported`` gets the library; modules that a script can import;
+#: variable -> module whose function ``start`` gets its value. ``job_hooks.py`` writes here those of ``hook_table.py``.
+_ROWS: "Any" = ({}, (), {})
+AFTER, IMPORTABLE, STARTED = _ROWS
 
 #: What loads this file: another sitecustomize may take its place among the modules.
 _LOADER: "Any" = globals().get("__loader__")
@@ -63,13 +44,12 @@ class _Finder:
             try:
                 from importlib import import_module
 
-                found = import_module(IMPORTABLE[7]).plugins()
+                found = import_module("amltrain_mlflow").plugins()
             except Exception:  # the scan of the user's packages goes on
                 pass
         return iter(found)  # Python 3.8 wants an iterator
 
     def _spec(self, name: str) -> "Any":
-        import os
         from importlib.util import spec_from_file_location
 
         file = os.path.join(self._folder, "%s.py" % name)
@@ -118,28 +98,9 @@ class _Finder:
             loaded.imported(module)
 
 
-def _offer_stack(folder: str) -> None:
-    """Let the agent ask this process for its stack (``distributed/stall.py``): the first Python of a rank only."""
-    import os
-
-    path = os.environ.pop("AMLTRAIN_STACK", "")
-    if path:
-        import _signal  # type: ignore[import-not-found]  # the module signal takes milliseconds
-        import faulthandler
-
-        with open("/proc/self/stat") as stat:
-            started = stat.read().rpartition(")")[2].split()[19]
-        # It stays open; the agent shortens it, so each write goes to its end.
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        _signal.signal(_signal.SIGRTMIN + 9, _signal.SIG_IGN)  # for the end of Python, which takes the handler away
-        faulthandler.register(_signal.SIGRTMIN + 9, file=handle, all_threads=False)
-        os.write(handle, ("%d %s %d\n" % (os.getpid(), started, handle)).encode())
-
-
 def _keep_failure(finder: _Finder) -> None:
     """Keep the values of the lines that raised, when an exception ends the script (``failures/failure_hook.py``)."""
     import atexit
-    import os
 
     pid = os.getpid()
 
@@ -161,62 +122,20 @@ def _keep_failure(finder: _Finder) -> None:
 
 def _wait(folder: str) -> None:
     """Become the process of a job, if this interpreter was started before there is one (``supervise/warm_hook.py``)."""
-    import os
-
     handle = os.environ.pop("AMLTRAIN_WAITING", "")
     if handle:
         _names_of(folder, "amltrain_warm")["wait"](int(handle))
 
 
-def _sample_lines(folder: str) -> None:
-    """Begin to sample which lines the script spends its time in (``lines/lines_hook.py``)."""
-    import os
-
-    place = os.environ.get("AMLTRAIN_LINES", "")
-    if place not in ("", "0"):
-        _names_of(folder, "amltrain_lines")["start"](place, lambda name: _names_of(folder, name))
-
-
-def _answer_questions(folder: str) -> None:
-    """Let the agent ask this process, by a signal that is else ignored (``asking/asked_hook.py``)."""
-    import _signal  # the module signal takes milliseconds
-    import os
-
-    place = os.environ.get("AMLTRAIN_ASKS", "")
-    if place in ("", "0") or _signal.getsignal(_signal.SIGURG) != _signal.SIG_DFL:
-        return
-    answerers: Any = []
-
-    def answer(number: int, frame: "Any") -> None:
-        raised = None
-        try:
-            if not answerers:
-                create = _names_of(folder, "amltrain_asked")["Answerer"]
-                answerers.append(create(place, lambda name: _names_of(folder, name)))
-            raised = answerers[0].answer(frame)
-        except Exception:  # whoever asks gets no answer
-            pass
-        if raised is not None:
-            raise raised
-
-    _signal.signal(_signal.SIGURG, answer)
-
-
-def _offer_debugger(folder: str) -> None:
-    """Let ``breakpoint()`` and the end by an exception wait for a person (``debugging/debug_hook.py``).
-
-    Without ``--debug`` a breakpoint is passed: the job has no keyboard, on which Python's own would fail.
-    """
-    import os
-
-    place = os.environ.get("AMLTRAIN_DEBUG", "")
-    if place not in ("", "0"):
-        _names_of(folder, "amltrain_debugger")["start"](place)
-    elif not os.environ.get("PYTHONBREAKPOINT"):
-        sys.breakpointhook = _pass_breakpoint
+def _start(folder: str, variable: str, module: str) -> None:
+    """Start a hook, if the job has its variable."""
+    value = os.environ.get(variable, "")
+    if value not in ("", "0"):
+        _names_of(folder, module)["start"](value, lambda name: _names_of(folder, name))
 
 
 def _pass_breakpoint(*args: "Any", **more: "Any") -> None:
+    """Pass a breakpoint of a job without ``--debug``: it has no keyboard, on which Python's own would fail."""
     frame = sys._getframe(1)
     place = "%s:%d" % (frame.f_code.co_filename, frame.f_lineno)
     sys.stderr.write("amltrain: passed the breakpoint at %s; --debug at the submit stops there\n" % place)
@@ -256,8 +175,10 @@ if __name__ == "sitecustomize":
         pass
     _import_next(_folder)
     _wait(_folder)
-    for _begin in (_offer_stack, _answer_questions, _offer_debugger, _sample_lines):
+    if not os.environ.get("PYTHONBREAKPOINT"):
+        sys.breakpointhook = _pass_breakpoint
+    for _variable, _module in STARTED.items():
         try:
-            _begin(_folder)
+            _start(_folder, _variable, _module)
         except Exception:
             pass

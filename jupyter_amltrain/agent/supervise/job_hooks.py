@@ -1,5 +1,4 @@
-"""Puts the hooks into a job's Python: the time of lines, PyTorch's memory, Matplotlib's figures, displayed values,
-tqdm's bars, pandas' tables, files of values, MLflow's stores, the code of its models, values at failure, a debugger."""
+"""Puts the hooks into a job's Python (``hook_table.py``)."""
 
 from __future__ import annotations
 
@@ -9,76 +8,20 @@ import pkgutil
 import zlib
 from typing import Dict, Mapping, Optional, Sequence, Tuple
 
-from ..displays import display_hook
-from ..distributed import stall
-from ..failures import nan_hook
+from ..distributed import own_rank
 from ..pictures import matplotlib_hook
-from ..protocol import (
-    ASKS,
-    ASKS_FOLDER,
-    AUTOLOG,
-    DEBUG,
-    DEBUG_FOLDER,
-    DISPLAYS,
-    FAILURE,
-    FAILURE_VARIABLE,
-    LINES,
-    LINES_FOLDER,
-    PICTURES,
-)
-from ..telemetry import torch_hook
-from ..trackers import tracker_hook
-from ..trackers.tracker_files import NOTES_FILE
-from . import import_hook, mlflow_hook, spawn_hook
+from ..protocol import AUTOLOG
+from . import mlflow_hook, spawn_hook
+from .hook_table import ALONE, EXISTS, GPUS, HOOKS
 
 _PACKAGE = __name__.rpartition(".supervise")[0]
-#: Files of the hooks and their sources; the first one is written last.
-_FILES = {
-    "sitecustomize.py": "supervise/import_hook.py",
-    import_hook.IMPORTABLE[1] + ".py": "values.py",
-    import_hook.IMPORTABLE[2] + ".py": "shared_objects.py",
-    import_hook.IMPORTABLE[3] + ".py": "pretty_text.py",
-    import_hook.IMPORTABLE[4] + ".py": "secret_values.py",
-    import_hook.IMPORTABLE[5] + ".py": "kept_values.py",
-    import_hook.IMPORTABLE[6] + ".py": "supervise/notebook_runner.py",
-    import_hook.IMPORTABLE[7] + ".py": "supervise/mlflow_hook.py",
-    import_hook.IMPORTABLE[8] + ".py": "displays/display_hook.py",
-    import_hook.IMPORTABLE[9] + ".py": "displays/rich_forms.py",
-    "amltrain_warm.py": "supervise/warm_hook.py",
-    "amltrain_failure.py": "failures/failure_hook.py",
-    "amltrain_failing_names.py": "failures/failing_names.py",
-    "amltrain_memory_lines.py": "failures/memory_lines.py",
-    "amltrain_value_facts.py": "failures/value_facts.py",
-    "amltrain_array_facts.py": "failures/array_facts.py",
-    "amltrain_safe_access.py": "failures/safe_access.py",
-    "amltrain_lines.py": "lines/lines_hook.py",
-    "amltrain_line_sampler.py": "lines/line_sampler.py",
-    "amltrain_line_sums.py": "lines/line_sums.py",
-    "amltrain_line_file.py": "lines/line_file.py",
-    "amltrain_thread_figures.py": "lines/thread_figures.py",
-    "amltrain_switch_interval.py": "lines/switch_interval.py",
-    "amltrain_gpu_use.py": "lines/gpu_use.py",
-    "amltrain_stacks.py": "lines/stacks.py",
-    "amltrain_asked.py": "asking/asked_hook.py",
-    "amltrain_debugger.py": "debugging/debug_hook.py",
-    import_hook.AFTER["torch"] + ".py": "telemetry/torch_hook.py",
-    import_hook.AFTER["matplotlib"] + ".py": "pictures/matplotlib_hook.py",
-    import_hook.AFTER["tqdm.notebook"] + ".py": "supervise/tqdm_hook.py",
-    import_hook.AFTER["rich.console"] + ".py": "supervise/rich_hook.py",
-    import_hook.AFTER["pandas"] + ".py": "supervise/pandas_hook.py",
-    import_hook.AFTER["tensorboard"] + ".py": "trackers/tracker_hook.py",
-    import_hook.AFTER["multiprocessing.spawn"] + ".py": "supervise/spawn_hook.py",
-    import_hook.AFTER["mlflow.utils.model_utils"] + ".py": "supervise/code_paths_hook.py",
-    import_hook.AFTER["mlflow.tracking.client"] + ".py": "failures/nan_hook.py",
-}
+#: Further variables of hooks.
+_MORE = (matplotlib_hook.AT_EXIT, mlflow_hook.PORT, mlflow_hook.TOKEN, spawn_hook.CELL, own_rank.VARIABLE)
 
 
 def clear(env: Dict[str, str]) -> None:
     """Remove the variables of an outer job, which submits this one."""
-    pictures = (matplotlib_hook.FOLDER, matplotlib_hook.AT_EXIT)
-    follow = (mlflow_hook.PORT, mlflow_hook.TOKEN, tracker_hook.NOTES)
-    own = (torch_hook.FOLDER, display_hook.FOLDER, FAILURE_VARIABLE, LINES_FOLDER, spawn_hook.CELL)
-    for name in (*own, *pictures, *follow, ASKS_FOLDER, DEBUG_FOLDER, stall.VARIABLE, nan_hook.VARIABLE):
+    for name in (*(hook.variable for hook in HOOKS), *_MORE):
         env.pop(name, None)
 
 
@@ -115,32 +58,21 @@ def add(
     is_alone
         Whether the job is one process, which shows where it is when it hangs; ranks have it from ``rank.py``.
     """
-    names = {matplotlib_hook.FOLDER: PICTURES, display_hook.FOLDER: DISPLAYS, tracker_hook.NOTES: NOTES_FILE}
-    names[FAILURE_VARIABLE] = FAILURE
-    if env.get(LINES_FOLDER) == "1":  # not by itself: its price is not known well enough
-        names[LINES_FOLDER] = LINES
-    if env.get(DEBUG_FOLDER) == "1":
-        names[DEBUG_FOLDER] = DEBUG
-        os.makedirs(os.path.join(folder, DEBUG), mode=0o700, exist_ok=True)
-    if os.path.isdir(os.path.join(folder, ASKS)):
-        names[ASKS_FOLDER] = ASKS
-    if is_alone:
-        names[stall.VARIABLE] = stall.ONE_PROCESS
-    if gpus:
-        names[torch_hook.FOLDER] = "telemetry"
-    places = {variable: os.path.join(folder, name) for variable, name in names.items()}
-    if sink:
-        places[mlflow_hook.PORT] = str(sink[0])
-    places = {name: place for name, place in places.items() if env.get(name) != "0"}
-    if not (places or is_needed) or os.pathsep in home:  # its parts would be searched for modules
+    facts, values = {"": True, GPUS: gpus, ALONE: is_alone}, {}
+    for one in HOOKS:
+        place, value = os.path.join(folder, one.place), env.get(one.variable)
+        is_on = facts.get(one.on) or (one.on == EXISTS and os.path.exists(place))
+        if one.place and (value == "1" if one.switch else is_on and value != "0"):
+            values[one.variable] = place
+    if sink and env.get(mlflow_hook.PORT) != "0":
+        values.update({mlflow_hook.PORT: str(sink[0]), mlflow_hook.TOKEN: sink[1]})
+    if not (values or is_needed) or os.pathsep in home:  # its parts would be searched for modules
         return ""
     try:
         hook = _written(home)
     except OSError:  # the job runs without it
         return ""
-    env.update(places)
-    if sink and mlflow_hook.PORT in places:
-        env[mlflow_hook.TOKEN] = sink[1]
+    env.update(values)
     if cell:
         env.update({matplotlib_hook.AT_EXIT: "1", spawn_hook.CELL: cell})
     env["PYTHONPATH"] = os.pathsep.join(part for part in (hook, env.get("PYTHONPATH")) if part)
@@ -154,13 +86,19 @@ def has_autolog(env: Mapping[str, str]) -> bool:
 
 def runs_notebook(argv: Sequence[str]) -> bool:
     """Whether the program of a job is the one that runs a notebook."""
-    return import_hook.IMPORTABLE[6] in argv
+    return "amltrain_notebook" in argv
 
 
 @functools.lru_cache(maxsize=None)
 def files() -> Dict[str, bytes]:
     """Return the files of this version of the hooks, by name; kept, because unpacking them takes 2 ms."""
-    return {name: pkgutil.get_data(_PACKAGE, source) or b"" for name, source in _FILES.items()}
+    data = {hook.module + ".py": pkgutil.get_data(_PACKAGE, hook.source) or b"" for hook in HOOKS}
+    after = {library: hook.module for hook in HOOKS for library in hook.after}
+    importable = tuple(hook.module for hook in HOOKS if hook.is_importable)
+    started = {hook.variable: hook.module for hook in HOOKS if hook.starts}
+    rows = repr((after, importable, started)).encode()
+    data["sitecustomize.py"] = data["sitecustomize.py"].replace(b"({}, (), {})", rows)
+    return data
 
 
 def _written(home: str) -> str:

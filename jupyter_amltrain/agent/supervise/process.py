@@ -9,7 +9,7 @@ import subprocess
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from .. import testing
-from ..distributed import launchers, stall
+from ..distributed import launchers
 from ..environments.build import INTERPRETER_VARIABLES
 from ..kept_values import SECRETS
 from ..process_setup import log_line
@@ -177,8 +177,6 @@ def start(
     if code.note and code.note not in task.state.get("notes", ()):
         task.state["notes"] = [*task.state.get("notes", ()), code.note]
     _create_outputs(task, env)
-    if stall.VARIABLE in env:
-        os.makedirs(os.path.join(task.folder, launchers.RANKS), mode=0o700, exist_ok=True)
     _link_kept_folders(task)
     argv, cwd, output = code.argv, task.job["cwd"], LOG
     if task.job.get("ranks"):

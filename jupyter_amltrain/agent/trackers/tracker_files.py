@@ -11,11 +11,8 @@ import threading
 import time
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
 
-from ..protocol import ARTIFACTS, read_regular
+from ..protocol import ARTIFACTS, TRACKER_NOTES, read_regular
 from .printed_lines import Point
-
-#: File of the run folder in which ``tracker_hook.py`` notes the files of a job.
-NOTES_FILE = os.path.join("metrics", "trackers.txt")
 
 #: Largest CSV or JSON file that is read, and most files of a run.
 _MAX_BYTES, _MAX_FILES = 64 << 20, 200
@@ -61,7 +58,7 @@ class TrackerFiles:
     """
 
     def __init__(self, folder: str, is_contained: bool, on_unread: Callable[[str], None]) -> None:
-        self._notes, self._artifacts = os.path.join(folder, NOTES_FILE), os.path.join(folder, ARTIFACTS, "")
+        self._notes, self._artifacts = os.path.join(folder, TRACKER_NOTES), os.path.join(folder, ARTIFACTS, "")
         self._size = 0
         self._pids: Dict[int, Program] = {}
         self._paths: Dict[str, str] = {}  #: path -> tracker

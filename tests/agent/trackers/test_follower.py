@@ -11,8 +11,9 @@ import pytest
 
 from jupyter_amltrain.agent import sink_notes
 from jupyter_amltrain.agent.mlflow.sink_state import Recorder
+from jupyter_amltrain.agent.protocol import TRACKER_NOTES
 from jupyter_amltrain.agent.trackers.follower import SOURCES_TAG, FollowedJob, MetricFollower
-from jupyter_amltrain.agent.trackers.tracker_files import NOTES_FILE, TrackerFiles
+from jupyter_amltrain.agent.trackers.tracker_files import TrackerFiles
 from tests.helpers import until
 
 RUN = "0" * 32
@@ -40,7 +41,7 @@ class Run:
 
     def wrote(self, path: Path, python: str = "python", search: str = "") -> None:
         """Note a file as the hook does."""
-        with (self.folder / NOTES_FILE).open("a") as file:
+        with (self.folder / TRACKER_NOTES).open("a") as file:
             file.write(json.dumps({"path": str(path), "python": python, "search": [search]}) + "\n")
 
     def mlflow(self, name: str, value: float, step: int) -> None:
@@ -239,7 +240,7 @@ def test_files_that_are_none_change_nothing(folder: Path, tmp_path: Path) -> Non
     (tmp_path / "trainer_state.json").write_text("[" * 2000)
     for path in (tmp_path / "metrics.csv", tmp_path / "trainer_state.json", tmp_path / "absent" / "metrics.csv"):
         run.wrote(path)
-    with (folder / NOTES_FILE).open("ab") as file:
+    with (folder / TRACKER_NOTES).open("ab") as file:
         file.write(b'\xff\xfe{}\n[]\n{"path": 3}\n\n')
     run.print("loss 1\n")
     run.log.open("ab").write(b"\xff\xfe" * 3000 + b"\0\n")

@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from jupyter_amltrain.agent.protocol import TRACKER_NOTES
 from jupyter_amltrain.agent.supervise import job_hooks
-from jupyter_amltrain.agent.trackers.tracker_files import NOTES_FILE
 
 PROGRAM = """
 import os, sys, types
@@ -41,7 +41,7 @@ def test_files_of_trackers_are_noted_and_errors_are_the_programs_own(tmp_path: P
     job_hooks.add(env, str(tmp_path), str(tmp_path / "home"), gpus=False)
     done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.stdout.split() == ["TypeError", "ValueError", "FileNotFoundError", "FileNotFoundError"], done.stderr
-    notes = [json.loads(line) for line in (tmp_path / NOTES_FILE).read_text().splitlines()]
+    notes = [json.loads(line) for line in (tmp_path / TRACKER_NOTES).read_text().splitlines()]
     names = ["a/b/wandb/offline-run-1", "a/events.out.tfevents.1", "a/metrics.csv", "absent/metrics.csv"]
     assert [note["path"] for note in notes] == [str(tmp_path / name) for name in names]
     assert {note["python"] for note in notes} == {sys.executable}
