@@ -11,10 +11,10 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Set
 
 from . import damage, machine
-from .asking import checkpoint_request, questions
+from .asking import kinds
+from .asking.asked_run import AskedRun
 from .damage import DamagedFolder
 from .data import uploads
-from .debugging import debugger
 from .distributed import node_connector
 from .environments import requests as environment_calls
 from .json_dir import WAITING, NumberedJsonDir, default_queue, open_queue
@@ -476,15 +476,6 @@ def _ask(context: AgentContext, payload: Json) -> Json:
         raise AgentError("CommandError", "Run %r is not running: %s." % (run, state["state"]), "ask.state")
     if state.get("node", pid_scope()) != pid_scope():
         raise AgentError("CommandError", "Run %r runs on another machine of this folder." % run, "ask.machine")
-    folder = run_folder(context.home, run)
-    job = damage.read_job(context.home, run) or {}
-    spec = job.get("spec") or {}
-    if spec.get("sealed"):
-        raise AgentError("CommandError", "This run does not answer: it was submitted with --sealed.", "ask.sealed")
-    if payload.get("kind") == "save":
-        return checkpoint_request.save(folder, job)
-    if payload.get("kind") == "debug":
-        return debugger.talk(folder, payload, bool(spec.get("debug")))
 
     def members() -> Set[int]:
         rows = process_table()
@@ -494,7 +485,8 @@ def _ask(context: AgentContext, payload: Json) -> Json:
             pids |= {leader["pid"], *descendants(leader["pid"], rows)}
         return pids
 
-    return questions.ask(folder, payload, str(spec.get("script_name") or ""), members)
+    job = damage.read_job(context.home, run) or {}
+    return kinds.answer(AskedRun(run_folder(context.home, run), job, members), payload)
 
 
 def _nodes(context: AgentContext, payload: Json) -> Json:

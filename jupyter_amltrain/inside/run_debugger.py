@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from jupyter_amltrain.agent.plain_text import without_codes
 from jupyter_amltrain.backends.base import Backend
 from jupyter_amltrain.errors import CommandError, RunError
 from jupyter_amltrain.inside.run_lines import line_reader
@@ -71,7 +72,7 @@ class RunDebugger:
                     elif not is_noted:
                         is_noted = True
                         self._write("The run goes on until a breakpoint or an exception. Interrupt to leave it.")
-                text = _printable(str(answer.get("text") or "")).rstrip("\n")
+                text = without_codes(str(answer.get("text") or "")[:_MAX_TEXT], "\n\t").rstrip("\n")
                 if text:
                     self._write(text)
         except RunError as error:
@@ -97,11 +98,6 @@ class RunDebugger:
             time.sleep(_QUEUED_S)  # in the queue, or it has just ended
             return {"state": "going"}
         return found
-
-
-def _printable(text: str) -> str:
-    """Return a text of a job without codes that move the cursor or change the terminal."""
-    return "".join(one if one.isprintable() or one in "\n\t" else " " for one in text[:_MAX_TEXT])
 
 
 async def _place_text(backend: Backend, run: Run, answer: Answer) -> str:

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from jupyter_amltrain.agent.plain_text import without_codes
 from jupyter_amltrain.agent.protocol import SAVE_REQUEST
 from jupyter_amltrain.backends.base import Backend
 from jupyter_amltrain.errors import CommandError, RunError
@@ -262,4 +263,4 @@ def _number(row: Mapping[str, Any], name: str) -> int:
 
 def _line(text: Any) -> str:
     """Return a text of a job as one line of bounded length."""
-    return "".join(one if one.isprintable() else " " for one in str(text or "")[:_MAX_TEXT])
+    return without_codes(str(text or "")[:_MAX_TEXT])

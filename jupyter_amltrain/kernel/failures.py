@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import msgspec
 
 from jupyter_amltrain.agent.failures.value_facts import summary
+from jupyter_amltrain.agent.plain_text import without_codes
 from jupyter_amltrain.agent.protocol import FAILURE_OF_RANK
 from jupyter_amltrain.backends.base import Backend
 from jupyter_amltrain.kernel.log_errors import is_script
@@ -179,8 +180,7 @@ def _value(value: _Value) -> FailedValue:
 
 def _line(text: str) -> str:
     """Return a text as one bounded line that terminals show as it is."""
-    text = "".join(letter if letter.isprintable() else " " for letter in text[:_MAX_TEXT])
-    return text.encode("utf-8", "replace").decode()
+    return without_codes(text[:_MAX_TEXT]).encode("utf-8", "replace").decode()
 
 
 def _number(text: str) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from jupyter_amltrain.agent.plain_text import without_codes
 from jupyter_amltrain.output.palette import GRID, SOFT
 
 #: CSS pixels: width of a picture, and its margin.
@@ -68,5 +69,5 @@ def number(value: Any) -> float:
 
 def clip(text: str, length: int) -> str:
     """Truncate to `length` characters and replace non-printable ones by spaces."""
-    text = "".join(c if c.isprintable() else " " for c in text)
+    text = without_codes(text)
     return text if len(text) <= length else text[: length - 1] + "…"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from jupyter_amltrain.agent.asking import checkpoint_request
+from jupyter_amltrain.agent.asking import checkpoint_request, kinds
+from jupyter_amltrain.agent.asking.asked_run import AskedRun
 from jupyter_amltrain.agent.protocol import ASKS, CHECKPOINTS_VARIABLE, SAVE_REQUEST, AgentError
 from jupyter_amltrain.inside.run_questions import CheckpointAnswer, checkpoint_text
 
@@ -38,10 +40,14 @@ class Script(threading.Thread):
         (self.place / SAVE_REQUEST).unlink()
 
 
+def save(run: Path, job: dict[str, Any]) -> dict[str, Any]:
+    return kinds.answer(AskedRun(str(run), job, list), {"kind": "save"})
+
+
 @pytest.mark.parametrize("name", ["new.pt", "old.pt"])
 def test_checkpoint_that_the_script_saves_is_named(run: Path, name: str) -> None:
     Script(run / "checkpoints", name)
-    answer = checkpoint_request.save(str(run), {})
+    answer = save(run, {})
     assert answer["is_saved"] and answer["name"] == name and answer["folder"] == str(run / "checkpoints")
 
 
@@ -49,12 +55,12 @@ def test_folder_of_the_job_itself_is_used(run: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     Script(other, "a.pt")
-    assert checkpoint_request.save(str(run), {"env": {CHECKPOINTS_VARIABLE: str(other)}})["name"] == "a.pt"
+    assert save(run, {"env": {CHECKPOINTS_VARIABLE: str(other)}})["name"] == "a.pt"
 
 
 def test_script_that_does_not_look_leaves_the_request(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint_request, "WAIT_S", 0.1)
-    answer = checkpoint_request.save(str(run), {})
+    answer = save(run, {})
     assert not answer["is_saved"] and answer["name"] == "old.pt" and answer["time"] > 0
     assert (run / "checkpoints" / SAVE_REQUEST).exists()
 
@@ -65,7 +71,7 @@ def test_run_that_cannot_be_asked_is_refused(run: Path, missing: str) -> None:
         path.unlink()
     (run / missing).rmdir()
     with pytest.raises(AgentError):
-        checkpoint_request.save(str(run), {})
+        save(run, {})
 
 
 @pytest.mark.parametrize(

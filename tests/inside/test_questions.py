@@ -8,14 +8,15 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from jupyter_amltrain.agent.asking import checkpoint_request, questions
+from jupyter_amltrain.agent.asking import kinds, questions
+from jupyter_amltrain.agent.asking.asked_run import AskedRun
 from jupyter_amltrain.agent.protocol import ASKS, POKES, AgentError
 from jupyter_amltrain.agent.supervise import job_hooks
 from jupyter_amltrain.backends.transport import agent_error
@@ -37,6 +38,10 @@ def kill_tree(pid: int) -> None:
     whole = psutil.Process(pid)
     for one in [*whole.children(recursive=True), whole]:
         one.kill()
+
+
+def running(folder: Path, members: Callable[[], Iterable[int]] = list) -> AskedRun:
+    return AskedRun(str(folder), {"spec": {"script_name": "script.py"}}, members)
 
 
 class Job:
@@ -66,7 +71,7 @@ class Job:
 
     def ask(self, kind: str, text: str = "", rank: int = 0) -> dict[str, Any]:
         payload = {"kind": kind, "text": text, "rank": rank, "who": "test"}
-        return questions.ask(str(self.folder), payload, "script.py", self.pids)
+        return kinds.answer(running(self.folder, self.pids), payload)
 
     def peek(self, text: str) -> str:
         (answer,) = self.ask("peek", text)["answers"]
@@ -307,7 +312,7 @@ def _python(version: str) -> str:
 
 def test_run_without_folder_of_questions_is_not_asked(tmp_path: Path) -> None:
     with pytest.raises(AgentError) as caught:
-        questions.ask(str(tmp_path), {"kind": "peek", "text": "1"}, "script.py", list)
+        kinds.answer(running(tmp_path), {"kind": "peek", "text": "1"})
     assert caught.value.code == "ask.state"
 
 
@@ -317,20 +322,17 @@ def test_run_without_folder_of_questions_is_not_asked(tmp_path: Path) -> None:
 def test_question_of_wrong_form_is_refused(tmp_path: Path, payload: dict[str, Any]) -> None:
     (tmp_path / ASKS).mkdir()
     with pytest.raises(AgentError):
-        questions.ask(str(tmp_path), payload, "script.py", list)
+        kinds.answer(running(tmp_path), payload)
 
 
 @needs_root
-@pytest.mark.parametrize("kind", ["stack", "peek", "poke", "save"])
+@pytest.mark.parametrize("kind", ["stack", "peek", "poke", "save", "debug"])
 def test_run_of_another_user_is_refused(tmp_path: Path, kind: str) -> None:
     for name in ("checkpoints", ASKS):
         (tmp_path / name).mkdir()
     os.chown(tmp_path, OTHER_UID, OTHER_UID)
     with pytest.raises(AgentError) as caught:
-        if kind == "save":
-            checkpoint_request.save(str(tmp_path), {})
-        else:
-            questions.ask(str(tmp_path), {"kind": kind, "text": "1"}, "script.py", list)
+        kinds.answer(running(tmp_path), {"kind": kind, "text": "1"})
     assert caught.value.code == "ask.owner" and str(OTHER_UID) in str(caught.value)
     assert not any((tmp_path / ASKS).iterdir()) and not (tmp_path / POKES).exists()
     assert agent_error(caught.value.to_reply()["error"]).code == "ask.owner"

@@ -7,13 +7,12 @@ of a step, model and optimizer do not fit together.
 from __future__ import annotations
 
 import os
-import time
 from typing import Any, Dict, List, Mapping, Tuple
 
+from ..polling import wait_for
 from ..protocol import CHECKPOINTS, CHECKPOINTS_VARIABLE, SAVE_REQUEST, AgentError
-from .questions import check_open
+from .asked_run import AskedRun, Json
 
-Json = Dict[str, Any]
 _Stamp = Tuple[int, int]
 
 #: Seconds for which the agent waits for the checkpoint.
@@ -24,24 +23,16 @@ _PARTS = (".part", ".tmp")
 _MAX_ENTRIES = 10000
 
 
-def save(folder: str, job: Mapping[str, Any]) -> Json:
+def save(run: AskedRun, question: Mapping[str, Any]) -> Json:
     """Request a checkpoint of a run; return ``folder``, ``is_saved``, and ``name`` and ``time`` of the newest one.
-
-    Parameters
-    ----------
-    folder
-        The run folder.
-    job
-        Content of its ``job.json``.
 
     Raises
     ------
     AgentError
-        The run takes no questions, or the checkpoint folder cannot be written.
+        The checkpoint folder cannot be written.
     """
-    check_open(folder)
-    place = (job.get("env") or {}).get(CHECKPOINTS_VARIABLE) or os.path.join(folder, CHECKPOINTS)
-    place = os.path.join(str(job.get("cwd") or folder), str(place))
+    place = (run.job.get("env") or {}).get(CHECKPOINTS_VARIABLE) or os.path.join(run.folder, CHECKPOINTS)
+    place = os.path.join(str(run.job.get("cwd") or run.folder), str(place))
     request = os.path.join(place, SAVE_REQUEST)
     before = _entries(place)
     try:
@@ -49,13 +40,10 @@ def save(folder: str, job: Mapping[str, Any]) -> Json:
     except OSError as error:
         text = "Cannot ask for a checkpoint: %s: %s." % (place, error.strerror or error)
         raise AgentError("CommandError", text) from error
-    end = time.monotonic() + WAIT_S
-    while os.path.exists(request) and time.monotonic() < end:
-        time.sleep(_LOOK_S)
+    is_saved = wait_for(lambda: not os.path.exists(request), WAIT_S, _LOOK_S)
     after = _entries(place)
     changed = {name: stamp for name, stamp in after.items() if before.get(name) != stamp}
     newest = max((changed or after).items(), key=lambda one: one[1], default=("", (0, 0)))
-    is_saved = not os.path.exists(request)
     return {"folder": place, "is_saved": is_saved, "name": newest[0], "time": newest[1][0] / 1e9}
 
 

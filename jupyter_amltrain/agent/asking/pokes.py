@@ -7,6 +7,7 @@ import json
 import os
 from typing import Any, Dict, Mapping, Tuple
 
+from ..plain_text import without_codes
 from ..protocol import METRICS, POKES, read_regular
 
 Json = Dict[str, Any]
@@ -76,7 +77,7 @@ def _shown(line: bytes) -> Json:
 
 
 def _line(text: Any, limit: int) -> str:
-    line = " ".join("".join(one if one.isprintable() else " " for one in str(text or "")).split())
+    line = " ".join(without_codes(str(text or "")).split())
     return line if len(line) <= limit else line[: limit - 1] + "\u2026"
 
 

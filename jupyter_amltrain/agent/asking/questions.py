@@ -11,7 +11,7 @@ import json
 import os
 import signal
 import time
-from typing import Any, Callable, Dict, Iterable, List, Mapping
+from typing import Any, Dict, List, Mapping
 
 from ..distributed import stall
 from ..distributed.own_rank import rank_of
@@ -19,14 +19,10 @@ from ..processes import LINUX
 from ..protocol import ASKS, AgentError
 from . import pokes
 from .asked_hook import QUESTION, SIGNAL, keep
+from .asked_run import AskedRun, Json
 
-Json = Dict[str, Any]
-
-KINDS = ("stack", "peek", "poke")
 #: Seconds in which all processes say where they are, and in which the main thread begins with an expression.
 _STACK_S, _BEGIN_S = 3.0, 5.0
-#: Seconds that a run which has just become running may take to start its process.
-_START_S = 2.0
 #: Seconds that an expression and a statement may take.
 _LIMITS = {"stack": 0.0, "peek": 1.0, "poke": 10.0}
 _LOOK_S, _SIGNAL_S = 0.02, 1.0
@@ -37,42 +33,36 @@ _NATIVE_S = 1.5
 _MAX_ANSWER_BYTES, _MAX_TEXT = 1 << 20, 20000
 
 
-def ask(folder: str, payload: Mapping[str, Any], script: str, members: Callable[[], Iterable[int]]) -> Json:
+def ask(run: AskedRun, payload: Mapping[str, Any]) -> Json:
     """Ask a run that is running; return ``answers``, and ``silent``: pids of processes that did not answer.
 
     Parameters
     ----------
-    folder
-        The run folder.
     payload
         ``kind``, ``text``, ``rank`` and ``who`` asks.
-    script
-        File name of the script that the process runs; empty if that is not known.
-    members
-        Returns the pids of the processes of the run.
 
     Raises
     ------
     AgentError
-        The question is not valid, or the run takes none.
+        The question is not valid.
     """
-    kind, text, rank = payload.get("kind"), payload.get("text", ""), payload.get("rank", 0)
-    if kind not in KINDS or not isinstance(text, str) or len(text) > _MAX_TEXT or not isinstance(rank, int):
+    kind, text, rank = str(payload.get("kind")), payload.get("text", ""), payload.get("rank", 0)
+    if not isinstance(text, str) or len(text) > _MAX_TEXT or not isinstance(rank, int):
         raise AgentError("CommandError", "Not a question that a run answers.")
-    check_open(folder)
-    asks = os.path.join(folder, ASKS)
+    asks = os.path.join(run.folder, ASKS)
     number = "%d-%d" % (time.time_ns(), os.getpid())
     begin = _STACK_S if kind == "stack" else _BEGIN_S
-    content = {"kind": kind, "text": text, "rank": rank, "script": script, "limit": _LIMITS[kind]}
+    content = {"kind": kind, "text": text, "rank": rank, "limit": _LIMITS[kind]}
+    content["script"] = str(run.spec.get("script_name") or "")
     content["until"] = time.monotonic() + begin
     if kind == "poke":
-        content["record"] = pokes.record_of(folder, payload)
+        content["record"] = pokes.record_of(run.folder, payload)
     _sweep(asks)
     path = os.path.join(asks, number + QUESTION)
     with open(path + ".part", "w", encoding="utf-8") as file:
         json.dump(content, file)
     os.replace(path + ".part", path)
-    question = _Question(folder, number, kind == "stack", members)
+    question = _Question(run, number, kind == "stack")
     try:
         answers = question.answers(begin + _LIMITS[kind] + 0.5)
     finally:
@@ -81,19 +71,6 @@ def ask(folder: str, payload: Mapping[str, Any], script: str, members: Callable[
         keep(content["record"], rank, text, "no answer")
     silent = question.silent() if kind == "stack" else {}
     return {"answers": answers, "silent": [{"pid": pid, "rank": silent[pid]} for pid in sorted(silent)]}
-
-
-def check_open(folder: str) -> None:
-    """Raise an error for a run that takes no questions now, or not from this user."""
-    end = time.monotonic() + _START_S
-    while not os.path.isdir(os.path.join(folder, ASKS)):
-        if time.monotonic() > end:
-            raise AgentError("CommandError", "This run has not begun yet. Try again in a moment.", "ask.state")
-        time.sleep(_LOOK_S)
-    owner = os.stat(folder).st_uid
-    if owner != os.geteuid():  # root may write in there, but the run answers nobody else
-        text = "This run belongs to another user (uid %d): only its own user can ask it." % owner
-        raise AgentError("CommandError", text, "ask.owner")
 
 
 class _Question:
@@ -105,9 +82,9 @@ class _Question:
         Whether each process answers it, not only the main one of a rank.
     """
 
-    def __init__(self, folder: str, number: str, for_all: bool, members: Callable[[], Iterable[int]]) -> None:
-        self._folder, self._asks = folder, os.path.join(folder, ASKS)
-        self._number, self._for_all, self._members = number, for_all, members
+    def __init__(self, run: AskedRun, number: str, for_all: bool) -> None:
+        self._folder, self._asks, self._members = run.folder, os.path.join(run.folder, ASKS), run.members
+        self._number, self._for_all = number, for_all
         self._found: Dict[str, Json] = {}
         self._expected: Dict[int, int] = {}
 

@@ -7,6 +7,8 @@ import os
 import time
 from typing import Any, Dict, List, Mapping, Optional
 
+from ..asking.asked_run import AskedRun
+from ..polling import wait_for
 from ..protocol import AgentError
 from .debug_hook import ANSWER, COMMAND, FOLDER, STOP
 
@@ -14,22 +16,17 @@ Json = Dict[str, Any]
 
 #: Seconds that one call waits for a process.
 _WAIT_S = 4.0
-_LOOK_S, _START_S = 0.02, 0.2
 _MAX_BYTES, _MAX_LINE = 1 << 20, 20000
 
 
-def talk(folder: str, payload: Mapping[str, Any], is_wanted: bool) -> Json:
+def talk(run: AskedRun, question: Mapping[str, Any]) -> Json:
     """Send a line to a stopped process, or wait for one; return ``state``, ``text``, and where it is.
 
     Parameters
     ----------
-    folder
-        The run folder.
-    payload
+    question
         ``text``: the line; ``None`` asks only for a process that is stopped. ``rank``: number of the process. ``pid``
         and ``number`` of an earlier answer ``waiting`` wait on for it.
-    is_wanted
-        Whether the run was submitted with a debugger; its process may not have begun.
 
     Returns
     -------
@@ -40,39 +37,40 @@ def talk(folder: str, payload: Mapping[str, Any], is_wanted: bool) -> Json:
     Raises
     ------
     AgentError
-        The line is not valid, or the run has no debugger.
+        The line is not valid, the run has no debugger, or its files cannot be written.
     """
-    text, rank = payload.get("text"), payload.get("rank", 0)
-    place = os.path.join(folder, FOLDER)
-    if is_wanted and not os.path.isdir(place):
-        time.sleep(_START_S)
-        return {"state": "going", "text": ""}
+    text, rank = question.get("text"), question.get("rank", 0)
+    place = os.path.join(run.folder, FOLDER)
+    pid, number = question.get("pid"), question.get("number")
     if not os.path.isdir(place):
-        raise AgentError("CommandError", "This run has no debugger: that needs --debug at the submit.")
+        if not run.spec.get("debug"):
+            raise AgentError("CommandError", "This run has no debugger: that needs --debug at the submit.")
+        if pid is not None or text is not None:
+            raise _lost("its folder %s is gone" % place)
+        if not wait_for(lambda: os.path.isdir(place), _WAIT_S):  # its process has not begun
+            return {"state": "going", "text": ""}
     if text is not None and (not isinstance(text, str) or len(text) > _MAX_LINE or "\n" in text):
         raise AgentError("CommandError", "Not a line for the debugger.")
-    pid, number = payload.get("pid"), payload.get("number")
     if isinstance(pid, int) and isinstance(number, int):
         return _answer(place, pid, number)
-    stop = _stop(place, rank, 0.0 if text is not None else _WAIT_S)
+    stop = wait_for(lambda: _stop(place, rank), 0.0 if text is not None else _WAIT_S)
     if stop is None:
         return {"state": "going", "text": ""}
     if text is None:
         return {"state": "stopped", **stop}
-    return _answer(place, int(stop["pid"]), _send(place, int(stop["pid"]), text))
+    try:
+        number = _send(place, int(stop["pid"]), text)
+    except OSError as error:
+        text = "The line does not reach the run: %s: %s." % (place, error.strerror or error)
+        raise AgentError("CommandError", text, "debug.files") from error
+    return _answer(place, int(stop["pid"]), number)
 
 
-def _stop(place: str, rank: Any, seconds: float) -> Optional[Json]:
+def _stop(place: str, rank: Any) -> Optional[Json]:
     """Return where a process of a rank is stopped, the first one that has."""
-    end = time.monotonic() + seconds
-    while True:
-        stops = [_read(os.path.join(place, name)) for name in os.listdir(place) if name.endswith(STOP)]
-        found: List[Json] = [stop for stop in stops if stop.get("rank") == rank and isinstance(stop.get("pid"), int)]
-        if found:
-            return min(found, key=lambda stop: int(stop["pid"]))
-        if time.monotonic() >= end:
-            return None
-        time.sleep(_LOOK_S)
+    stops = [_read(os.path.join(place, name)) for name in os.listdir(place) if name.endswith(STOP)]
+    found: List[Json] = [stop for stop in stops if stop.get("rank") == rank and isinstance(stop.get("pid"), int)]
+    return min(found, key=lambda stop: int(stop["pid"])) if found else None
 
 
 def _send(place: str, pid: int, text: str) -> int:
@@ -86,15 +84,18 @@ def _send(place: str, pid: int, text: str) -> int:
 
 def _answer(place: str, pid: int, number: int) -> Json:
     path = os.path.join(place, "%d.%d%s" % (pid, number, ANSWER))
-    end = time.monotonic() + _WAIT_S
-    while not os.path.exists(path):
-        if time.monotonic() > end:
-            return {"state": "waiting", "text": "", "pid": pid, "number": number}
-        time.sleep(_LOOK_S)
+    if not wait_for(lambda: os.path.exists(path), _WAIT_S):
+        return {"state": "waiting", "text": "", "pid": pid, "number": number}
     answer = _read(path)
     os.remove(path)
-    stop = _read(os.path.join(place, str(pid) + STOP)) if answer.get("state") == "stopped" else {}
-    return {**stop, "state": "ended", **answer}
+    if "state" not in answer:
+        raise _lost("it cannot write into %s; is the disk full?" % place)
+    stop = _read(os.path.join(place, str(pid) + STOP)) if answer["state"] == "stopped" else {}
+    return {**stop, **answer}
+
+
+def _lost(reason: str) -> AgentError:
+    return AgentError("CommandError", "The debugger is lost: %s. The run goes on without it." % reason, "debug.files")
 
 
 def _read(path: str) -> Json:

@@ -16,6 +16,7 @@ import signal
 import time
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
+from ..plain_text import without_codes
 from ..protocol import METRICS, read_regular
 from ..telemetry.recent_use import RecentUse
 from .launchers import RANKS
@@ -130,7 +131,7 @@ def _line_of(frame: Frame) -> str:
     except OSError:
         return ""
     text = lines[frame.line - 1].strip()[:80] if 0 < frame.line <= len(lines) else ""
-    return "".join(one if one.isprintable() else " " for one in text)
+    return without_codes(text)
 
 
 class StallWatch:
