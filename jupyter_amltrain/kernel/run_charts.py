@@ -36,7 +36,7 @@ from jupyter_amltrain.schema.chart import (
     values_at,
 )
 from jupyter_amltrain.schema.record import GpuProcess, GpuSeries, GpuTelemetry, MetricSeries, RunRecord
-from jupyter_amltrain.schema.run import RunState
+from jupyter_amltrain.schema.run import Phase, Poke, RunState
 
 #: Maximum GPUs or machines that are drawn as separate lines.
 MAX_LINES = 8
@@ -93,14 +93,19 @@ def charts_of(record: RunRecord) -> ChartSet:
         if _known(values_at(record, chart.series[0].data)):
             charts.append(_with_values(chart, record))
     gpus, gpus_text = gpu_legend(record.gpu)
-    began = running_since(record.phases)
-    marks = tuple(ChartMark(poke.time, poke.step, poke_text(poke, began)) for poke in record.pokes)
+    marks = marks_of(record.pokes, record.phases)
     found = ChartSet(charts=tuple(charts), gpus=gpus, gpus_text=gpus_text, marks=marks)
     if not sources:
         return found
     return msgspec.structs.replace(
         found, start=start, time=time_axis(max(length, 1.0)), phases=tuple(_phases(record, start))
     )
+
+
+def marks_of(pokes: Sequence[Poke], phases: Sequence[Phase]) -> tuple[ChartMark, ...]:
+    """Return the moments of a run that its charts mark: statements that somebody has run in it."""
+    began = running_since(phases)
+    return tuple(ChartMark(poke.time, poke.step, poke_text(poke, began)) for poke in pokes)
 
 
 def _phases(record: RunRecord, start: float) -> Iterable[PhaseShade]:

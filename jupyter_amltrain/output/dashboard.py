@@ -23,7 +23,7 @@ from jupyter_amltrain.output.feed import RING, StreamFeed
 from jupyter_amltrain.output.layout import HOST_PREFIX, Layout, windows
 from jupyter_amltrain.output.palette import BEST, STOPPED
 from jupyter_amltrain.output.palette import GPUS as COLORS
-from jupyter_amltrain.schema.chart import STRIP_HEIGHT, Axis, Chart, Level
+from jupyter_amltrain.schema.chart import STRIP_HEIGHT, Axis, Chart, ChartMark, Level
 from jupyter_amltrain.schema.sweep_board import SweepBoard
 
 with warnings.catch_warnings():  # raised by bqplot itself; `-W error` must not break the import
@@ -72,6 +72,7 @@ class LiveChart:
         self.y = bqplot.LinearScale(**limits)
         self.marks: list[Any] = []
         self.specs: list[Spec] = []
+        self._moments: Any = None
         if layout is not None:
             self._shade(layout)
         for level in chart.levels:
@@ -150,6 +151,36 @@ class LiveChart:
                 # The page knows when the charts begin.
                 {"kind": "span", "start": span.start, "end": span.end},
             )
+
+    def show_marks(self, marks: Sequence[ChartMark], start: float) -> None:
+        """Show moments of the run as vertical lines.
+
+        Parameters
+        ----------
+        start
+            Unix seconds at 0 of an axis of time.
+        """
+        by_step = self.chart.key.startswith("metric ")
+        places = [mark.step if by_step else mark.time - start for mark in marks]
+        x = np.repeat([place for place in places if place is not None], 3)
+        # One line for all of them, with a gap behind each.
+        y = np.tile([0.0, 1.0, np.nan], len(x) // 3)
+        spec = {"kind": "marks", "steps": by_step, "marks": msgspec.to_builtins(marks)}
+        if self._moments is None:
+            self._moments = bqplot.Lines(
+                x=x,
+                y=y,
+                scales={"x": self.x, "y": bqplot.LinearScale(min=0, max=1)},
+                colors=[_GRAY],
+                line_style="dash_dotted",
+                stroke_width=1.2,
+                preserve_domain={"x": True, "y": True},
+            )
+            self.add(self._moments, spec)
+            return
+        self.specs[self.marks.index(self._moments)] = spec
+        with self._moments.hold_sync():
+            self._moments.x, self._moments.y = x, y
 
     def fit(self, low: float, high: float) -> None:
         """Set the y axis for values between these, where no page does."""
@@ -362,6 +393,7 @@ class Dashboard:
         self._trials: TrialChart | None = None
         self._figures: dict[int, Any] = {id(chart): chart.figure(titled=titled) for chart in (*self._gpu, *self._host)}
         self.metrics: list[str] = []
+        self._moments: tuple[ChartMark, ...] = ()
         bar = ipywidgets.HBox(
             [self.window, self.view, self.pause, self.follow, self.status],
             layout=ipywidgets.Layout(align_items="center", flex_flow="row wrap"),
@@ -430,6 +462,12 @@ class Dashboard:
             self._show_figures()
         return bool(new)
 
+    def show_marks(self, marks: tuple[ChartMark, ...]) -> None:
+        """Mark moments of the run in all charts but that of trials."""
+        if marks != self._moments:
+            self._moments = marks
+            self._show_figures()
+
     def show_trials(self, board: SweepBoard) -> None:
         """Show the trials of a sweep in a chart of their own."""
         if self._trials is None:
@@ -448,6 +486,9 @@ class Dashboard:
         return [*self.figures[:at], self._line_break, *self.figures[at:]]
 
     def _show_figures(self, telemetry: RunTelemetry | None = None) -> None:
+        for chart in (*self._metric_charts, *self._gpu, *self._host) if self._moments else ():
+            chart.show_marks(self._moments, self.plan.start)
+            self._figures[id(chart)].marks = list(chart.marks)
         self.grid.children = self._rows()
         feed = getattr(self, "feed", None)
         if feed is None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.kernel.gpu_record import MANY_GPUS, gpu_record, note_of
+from jupyter_amltrain.kernel.run_charts import marks_of
 from jupyter_amltrain.kernel.run_provider import RunProvider
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.kernel.sweep_board import board_of
@@ -269,6 +270,7 @@ class LiveDashboards:
         if live.trials is not entry.children and (board := board_of(entry)) is not None:
             live.trials = entry.children
             dashboard.show_trials(board)
+        dashboard.show_marks(marks_of(entry.run.status.pokes, entry.run.status.phases))
         dashboard.show_note(note_of(entry.telemetry), len(entry.metrics.metrics))
         self._update_table(live, force=not live.table_version or (ended and not live.ended))
         if ended and not live.ended:

@@ -249,6 +249,9 @@ _MAX_REASON_LINES = 10
 #: Maximum characters of a line of text.
 _LINE_CHARS = 130
 
+#: Maximum lines of the script that are listed by their time.
+_TIME_LINES = 4
+
 #: CSS pixels of a group's title in the table of figures, and of a figure; figures of a row, and characters of one.
 _TITLE_WIDTH, _FIGURE_WIDTH, _FIGURES, _FIGURE_CHARS = 86, 164, 4, 34
 
@@ -396,6 +399,7 @@ def _lines(record: Record) -> list[tuple[str, str]]:
     hint = str((record.get("summary") or {}).get("hint") or "")
     if hint:
         lines += [(line, INK) for line in textwrap.wrap(clip(f"hint:  {hint}", 400), 130, subsequent_indent="      ")]
+    lines += _time_by_line(record.get("lines") or {})
     note = str((record.get("gpu") or {}).get("note") or "")
     lines += [(line, SOFT) for line in textwrap.wrap(clip(f"GPU:  {note}", 400), 130)] if note else []
     truth = record.get("truth") or {}
@@ -408,6 +412,17 @@ def _lines(record: Record) -> list[tuple[str, str]]:
     hidden = max(0, len(record.get("metrics") or {}) - METRICS) + int(record.get("metrics_hidden") or 0)
     if hidden > 0:
         lines.append((f"{hidden} more metrics in MLflow", SOFT))
+    return lines
+
+
+def _time_by_line(part: Record) -> list[tuple[str, str]]:
+    """Return in which lines of the script the time went: the sentence about them, and the first ones."""
+    table = part.get("table") or {}
+    titles = [column.get("title") for column in table.get("columns") or ()]
+    lines = [(clip(str(part["sentence"]), 130), INK)] if part.get("sentence") else []
+    for *cells, code in (table.get("rows") or ())[:_TIME_LINES]:
+        facts = " · ".join(f"{title} {cell}" for title, cell in zip(titles, cells, strict=False) if cell)
+        lines.append((clip(f"{facts}   {code}", 130), SOFT))
     return lines
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.kernel.min_max_history import known_mean
+from jupyter_amltrain.kernel.run_charts import marks_of
 from jupyter_amltrain.kernel.run_provider import RunProvider
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.kernel.telemetry import NodeTelemetry
@@ -135,6 +136,7 @@ class _PlainDashboard:
         last = entry.telemetry.last_t or 0.0
         begin = last - self.window if self.window else 0.0
         dashboard.add_metrics(tuple(entry.metrics.metrics))
+        dashboard.show_marks(marks_of(entry.run.status.pokes, entry.run.status.phases))
         nodes = {node.node: rows_since(node, begin) for node in entry.telemetry.nodes()}
         for chart in dashboard.charts:
             ends: list[float] = []

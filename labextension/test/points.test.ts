@@ -1,7 +1,7 @@
 import * as assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { NodeHistory } from '../src/charts/series';
-import { IStored, layoutOf, MetricStore, pointsOf, specOf } from '../src/widgets/frames';
+import { IStored, layoutOf, MetricStore, placed, pointsOf, specOf } from '../src/widgets/frames';
 
 /** Two nodes of one GPU each, ten ticks: the second is ten percent above the first. */
 function stored(): IStored {
@@ -41,6 +41,23 @@ test('a span needs no ticks, an unknown metric and a static mark are not drawn h
   assert.deepEqual([[...(span?.x ?? [])], [...(span?.y[0] ?? [])]], [[1, 2], [1, 1]]);
   assert.equal(pointsOf(stored(), specOf({ kind: 'metric', name: 'loss' }), [0, 10]) ?? null, null);
   assert.equal(pointsOf(stored(), specOf({ kind: 'static' }), [0, 10]), null);
+});
+
+test('marks are one line with gaps: by time, or by the steps that they have', () => {
+  const marks = [{ time: 105, step: 7, label: 'lr /= 10' }, { time: 108, step: null, label: 'x' }, { label: 3 }];
+  const drawn = (steps: boolean, byTime = false) => {
+    const found = stored();
+    found.metrics.byTime = byTime;
+    const points = pointsOf(found, specOf({ kind: 'marks', steps, marks: marks.slice(0, 2) }), [100, 110]);
+    return [[...(points?.x ?? [])], [...(points?.y[0] ?? [])]];
+  };
+  assert.deepEqual(drawn(false), [[105, 105, 105, 108, 108, 108], [0, 1, NaN, 0, 1, NaN]]);
+  assert.deepEqual(drawn(true), [[7, 7, 7], [0, 1, NaN]]);
+  assert.deepEqual(drawn(true, true)[0], drawn(false)[0]);
+  const spec = specOf({ kind: 'marks', steps: true, marks });
+  assert.ok(spec.kind === 'marks');
+  assert.deepEqual(placed(spec, false), [[7, 'lr /= 10']]);
+  assert.deepEqual(spec.marks[2], { time: 0, step: null, label: '' });
 });
 
 test('a metric is drawn along its steps, not in milliseconds', () => {

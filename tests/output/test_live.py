@@ -13,10 +13,11 @@ import msgspec
 import pytest
 
 from jupyter_amltrain.kernel.store import Entry
+from jupyter_amltrain.kernel.streams import Metric
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.output import live
 from jupyter_amltrain.output.live import MAX_DASHBOARDS, MAX_DASHBOARDS_PER_RUN, LiveDashboards
-from jupyter_amltrain.schema.run import RunState
+from jupyter_amltrain.schema.run import Poke, RunState
 from tests import telemetry_files as files
 from tests.output.test_feed import entry_of, instances, lines_of
 
@@ -126,6 +127,37 @@ def test_live_dashboard_sends_table_readings_with_ticks(
     house.on(house.live.follow, feed, False, ())
     house.on(house.live.follow, feed, True, (25,))
     assert dashboard.table.value != table
+
+
+def test_live_dashboard_marks_statements_in_all_charts(house: DashboardHarness, tmp_path: Path) -> None:
+    entry, _ = fed(tmp_path)
+    entry.metrics.metrics["loss"] = Metric()
+    entry.metrics.metrics["loss"].append(7, files.START + 1.0, 0.5)
+    house.open(entry, "page")
+    dashboard = house.live._all[(entry.run.handle, "page")].dashboard
+    assert dashboard is not None and dashboard.feed is not None
+    feed = dashboard.feed
+
+    def marked() -> list[tuple[Any, Any]]:
+        pairs = zip(feed.marks, feed.specs, strict=True)
+        return [(mark, spec) for mark, spec in pairs if spec["kind"] == "marks"]
+
+    assert not marked()
+    for count in (1, 2):
+        pokes = tuple(Poke(time=files.START + 10.0 * at, step=7, text=f"lr = {at}") for at in range(count))
+        status = msgspec.structs.replace(entry.run.status, pokes=pokes)
+        entry.run = msgspec.structs.replace(entry.run, status=status)
+        house.until(lambda count=count: len(marked()) > 0 and len(marked()[0][1]["marks"]) == count)  # type: ignore[misc]
+    charts = dashboard.charts
+    assert len(marked()) == len(charts) > 2 and all(
+        chart.marks[-1] in figure.marks for chart, figure in zip(charts, dashboard.figures, strict=True)
+    )
+    (_, by_step), (_, by_time) = marked()[0], marked()[1]
+    assert by_step["steps"] and not by_time["steps"] and "lr = 1" in by_time["marks"][1]["label"]
+    assert list(charts[0].marks[-1].x) == [7.0] * 6 and charts[1].marks[-1].x[3] - charts[1].marks[-1].x[0] == 10.0
+    switched = house.on(dashboard.prepare, dashboard.plan)
+    house.on(dashboard.switch, dashboard.plan, switched, entry.telemetry)
+    assert len(marked()) == len(dashboard.charts)
 
 
 def test_live_dashboard_hidden_then_shown_sends_missing_samples(house: DashboardHarness, tmp_path: Path) -> None:

@@ -42,6 +42,22 @@ def size(answer):
     return Image.open(io.BytesIO(answer["png"])).size
 
 
+LINES = {
+    "sentence": "61 % of the time in line 12, `for x, y in loader`.",
+    "table": {
+        "columns": [{"title": title} for title in ("line", "time", "waits for", "code")],
+        "rows": [["12", "61 %", "DataLoader", "for x, y in loader:"], ["7", "22 %", "", "loss.backward()"]] * 9,
+    },
+}
+
+
+def test_picture_has_the_first_lines_by_their_time():
+    texts = [text for text, _ in picture._lines({"lines": LINES})]
+    assert "line 12" in texts[0] and texts[1] == "line 12 · time 61 % · waits for DataLoader   for x, y in loader:"
+    assert 2 < len(texts) < 9
+    assert size(picture.draw(record(metrics={}, lines=LINES)))[1] > size(picture.draw(record(metrics={})))[1]
+
+
 @pytest.mark.thorough
 def test_picture_has_double_resolution_and_small_size():
     answer = picture.draw(record())

@@ -275,3 +275,41 @@ def test_second_run_of_a_cell_has_the_bars_and_a_killed_kernel_keeps_them(
     finally:
         notebook.close()
         lab.end_runs()
+
+
+SWEEP = """%%aml_sweep --lines --param kind=choice(a,b) --goal "minimize loss" --sampler grid --name swept --gpus 0
+import time
+import mlflow
+
+def work(seconds):
+    end = time.time() + seconds
+    while time.time() < end:
+        sum(range(50))
+
+for step in range(40):
+    time.sleep(0.06)
+    work(0.03)
+mlflow.log_metric("loss", kind == "b")
+"""
+
+
+@pytest.mark.thorough
+def test_opened_trial_has_its_bars_in_the_cell_of_the_sweep(page: Page, lab: LabServer, shots: Path) -> None:
+    notebook = open_notebook(page, lab, lab.write("swept.ipynb", [code_cell("# a notebook")]))
+    try:
+        notebook.cell("%load_ext jupyter_amltrain")
+        notebook.cell(SWEEP)
+        cell, run = code_cells(page).last, notebook.runs.first
+        expect(run.locator(".jp-AmlRun-state").first).to_have_text("completed", timeout=3 * MS)
+        expect(bars(cell)).to_have_count(0)  # a sweep itself runs none of these lines
+        row = run.locator("tbody tr[data-trial]").first
+        trial = row.get_by_role("button", name="Trial")
+        trial.click()
+        eventually("the lines of the trial are marked", lambda: {11, 12} <= set(marked_lines(cell)))
+        cell.scroll_into_view_if_needed()
+        page.screenshot(path=shots / "lines-trial.png")
+        trial.click()
+        expect(bars(cell)).to_have_count(0)
+    finally:
+        notebook.close()
+        lab.end_runs()

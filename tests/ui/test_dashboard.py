@@ -387,3 +387,47 @@ def test_dashboard_dark_theme_screenshot(notebook: NotebookPage, script: charts.
         assert all(int(part) > 150 for part in color[4:-1].split(",")[:3]), color  # bright on dark
     finally:
         notebook.theme("JupyterLab Light")
+
+
+POKED = """%%aml_submit --name poked --gpus 0
+import time, mlflow
+lr = 1.0
+for step in range(2000):
+    mlflow.log_metric("loss", 1 / (step + 1), step=step)
+    time.sleep(0.2)
+"""
+#: Middle and height of the vertical lines of a figure, which alone have dashes and dots.
+VERTICAL = """lines => lines.filter(one => getComputedStyle(one).strokeDasharray.split(',').length === 4).map(line => {
+    const at = line.getBoundingClientRect();
+    return [at.x + at.width / 2, at.y + at.height / 2, at.height];
+})"""
+
+
+def test_statement_is_a_line_in_the_live_charts_with_its_text(page: Page, lab: LabServer, shots: Path) -> None:
+    notebook = open_notebook(page, lab, lab.write("poked.ipynb", [code_cell("# a notebook")]))
+    try:
+        notebook.cell("%load_ext jupyter_amltrain")
+        notebook.cell(POKED)
+        run = notebook.runs.first
+        figures = run.locator(".jp-AmlRun-figure")
+        expect(figures.nth(1)).to_be_visible(timeout=MS)
+        notebook.cell('%aml_runs poke last "lr /= 10"')
+
+        def lines(at: int) -> list[tuple[float, float, float]]:
+            found: list[tuple[float, float, float]] = figures.nth(at).locator("path.line").evaluate_all(VERTICAL)
+            return [line for line in found if line[2] > 20]
+
+        for at in range(figures.count()):
+            figures.nth(at).scroll_into_view_if_needed()
+            eventually("a line in the chart", lambda at=at: len(lines(at)) == 1)  # type: ignore[misc]
+
+            def reads(at: int = at) -> bool:
+                ((x, y, _),) = lines(at)
+                page.mouse.move(x, y)
+                return "lr /= 10" in (run.locator(".jp-AmlRun-hover").text_content() or "")
+
+            eventually("the text of the statement", reads)
+            page.screenshot(path=shots / f"poke-{at}.png")
+    finally:
+        notebook.close()
+        lab.end_runs()

@@ -385,7 +385,7 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
     drawn.forEach(([spec, { y }], mark) => {
       mark.dirty = true;
       const chart = charts.get(mark);
-      if (chart && spec.kind !== 'span') {
+      if (chart && !STILL.has(spec.kind)) {
         const metric = isMetric(spec);
         const low = chart.height < LOW_HEIGHT;
         this._ranges.add(mark.get('scales')?.y, y, { metric, unit: chart.unit, log: metric && choice.log, fixed: chart.y, low });
@@ -428,7 +428,7 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
     (this.get('figures') as any[]).forEach((figure, i) => {
       const own = ((figure?.get('marks') ?? []) as unknown[])
         .map(mark => drawn.get(mark))
-        .filter(found => found !== undefined && found[0].kind !== 'span' && found[0].kind !== 'static');
+        .filter(found => found !== undefined && !STILL.has(found[0].kind));
       if (own.length && own.every(found => found && untold(found[1]))) {
         empty.add(i);
       }
@@ -443,6 +443,9 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
   private _gapSince!: number[];
   private _look!: () => void;
 }
+
+/** Kinds of marks without values of the run. */
+const STILL: ReadonlySet<MarkSpec['kind']> = new Set<MarkSpec['kind']>(['span', 'marks', 'static']);
 
 function isMetric(spec: MarkSpec): boolean {
   return spec.kind === 'metric';

@@ -3,6 +3,8 @@
 import { Bytes, decodeTicks, own } from '../charts/samples';
 import { band, INodeSnapshot, IPoints, IRows, ITicks, lines, NodeHistory } from '../charts/series';
 import { duration } from '../format';
+import type { IChartMark } from '../protocol';
+import { complete } from '../untyped';
 import type { IReadings } from './gpuTable';
 
 export interface IStateSnapshot {
@@ -122,6 +124,7 @@ export type MarkSpec =
   | { kind: 'band'; field: string; high: string }
   | { kind: 'span'; start: number; end: number }
   | { kind: 'metric'; name: string }
+  | { kind: 'marks'; steps: boolean; marks: IChartMark[] }
   | { kind: 'static' };
 
 const list = (x: unknown): any[] => (Array.isArray(x) ? x : []);
@@ -161,6 +164,9 @@ export function specOf(raw: unknown): MarkSpec {
   }
   if (s.kind === 'span') {
     return { kind: 'span', start: numberOr(s.start, 0), end: numberOr(s.end, 0) };
+  }
+  if (s.kind === 'marks') {
+    return { kind: 'marks', steps: s.steps === true, marks: list(s.marks).map(mark => complete<IChartMark>('IChartMark', mark)) };
   }
   return s.kind === 'metric' ? { kind: 'metric', name: text(s.name) } : { kind: 'static' };
 }
@@ -336,6 +342,14 @@ export class MetricStore {
   private readonly _metrics = new Map<string, Metric>();
 }
 
+/** Places and texts of marks on the x axis of their chart; a chart by step has only those with a step. */
+export function placed(spec: MarkSpec & { kind: 'marks' }, byTime: boolean): [place: number, label: string][] {
+  return spec.marks.flatMap(({ time, step, label }): [number, string][] => {
+    const place = spec.steps && !byTime ? step : time;
+    return place === null ? [] : [[place, label]];
+  });
+}
+
 /** Points of a line in one drawing. */
 const MAX_DRAWN_POINTS = 300;
 
@@ -366,6 +380,14 @@ export function pointsOf({ layout, nodes, metrics }: IStored, spec: MarkSpec, [t
   if (spec.kind === 'span') {
     const x = Float64Array.of(spec.start, spec.end);
     return { x, y: [Float32Array.of(1, 1)] };
+  }
+  if (spec.kind === 'marks') {
+    // One line for all of them, with a gap behind each.
+    const places = placed(spec, metrics.byTime).map(([place]) => place);
+    return {
+      x: Float64Array.from(places.flatMap(place => [place, place, place])),
+      y: [Float32Array.from(places.flatMap(() => [0, 1, NaN]))]
+    };
   }
   if (spec.kind === 'metric') {
     const rows = metrics.rows(spec.name);

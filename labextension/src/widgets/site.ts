@@ -14,7 +14,7 @@ import { bytes, clock, number } from '../format';
 import type { StreamFeedModel } from './feed';
 import { FigureFrame, figureValue } from './figures';
 import { ISite } from './feeds';
-import { ageText, columnsOf, MarkSpec, specOf } from './frames';
+import { ageText, columnsOf, MarkSpec, placed, specOf } from './frames';
 import { fillTable } from './gpuTable';
 import { plot, Zoom } from './zoom';
 
@@ -273,6 +273,9 @@ export class FeedSite extends Panel implements ISite {
 /** At most so many lines in the reading; a chart has no more lines than that. */
 const MAX_VALUES = 18;
 
+/** A mark is read that is nearer to the pointer than this part of the axis. */
+const MARK_SHARE = 0.01;
+
 export class Hover {
   /**
    * @param _node holds the charts; the reading and the rules are drawn over it
@@ -400,12 +403,13 @@ export class Hover {
     const marks = this._feed.get('marks') as any[];
     const specs = (this._feed.get('specs') as unknown[]).map(specOf);
     const { unit } = this._feed.chartOf(figure);
+    const span = this._span(figure) ?? [t, t];
     return marks
-      .flatMap((mark, i) => (own.has(mark) && specs[i] ? this._ofMark(mark, specs[i], t, unit) : []))
+      .flatMap((mark, i) => (own.has(mark) && specs[i] ? this._ofMark(mark, specs[i], t, unit, span) : []))
       .slice(0, MAX_VALUES);
   }
 
-  private _ofMark(mark: any, spec: MarkSpec, t: number, unit: string): IValue[] {
+  private _ofMark(mark: any, spec: MarkSpec, t: number, unit: string, span: [number, number]): IValue[] {
     const { layout, nodes } = this._feed;
     const labels = mark.get('labels') as string[];
     const colors = mark.get('colors') as string[];
@@ -437,6 +441,10 @@ export class Hover {
         const text = high > low ? this._trans.__('%1 (%2 to %3)', mean, ...range) : mean;
         return { name, color: colorOf(row), text };
       });
+    }
+    if (spec.kind === 'marks') {
+      const near = MARK_SHARE * (span[1] - span[0]);
+      return placed(spec, this._feed.choice.byTime).flatMap(([place, text]) => (Math.abs(place - t) <= near ? [{ text }] : []));
     }
     if (spec.kind === 'band') {
       return this._ofBand(spec.field, spec.high, t, colorOf(1), unit);
