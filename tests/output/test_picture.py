@@ -44,7 +44,9 @@ def size(answer):
 
 LINES = {
     "sentence": "61 % of the time in line 12, `for x, y in loader`.",
+    "span": "",
     "table": {
+        "key": "lines",
         "columns": [{"title": title} for title in ("line", "time", "waits for", "code")],
         "rows": [["12", "61 %", "DataLoader", "for x, y in loader:"], ["7", "22 %", "", "loss.backward()"]] * 9,
     },
