@@ -67,7 +67,7 @@ class AzureTarget(ComputeTarget, frozen=True, kw_only=True):
         "python": Limit(
             "uses the Python of the job's environment", "Leave it out, and choose an environment with: --env conda.yml"
         ),
-        **{hook.field: Limit(hook.lacking) for _, hook in SWITCHED},
+        **{hook.field: Limit(hook.lacking) for _, hook in SWITCHED if hook.lacking},
         "metric_lines": Limit(
             "has the job's output at the service, and its lines are not read for metrics",
             "Call mlflow.log_metric in the script, or use --autolog.",

@@ -93,7 +93,7 @@ def comparison(runs: Sequence[TrackedRun]) -> dict[str, Any]:
 def _line_report(job: Run, run: TrackedRun) -> LineReport | None:
     """Return where the time of a run went; ``None`` if it was not sampled or cannot be read. Blocks."""
     try:
-        return run.read_lines() if job.spec.lines else None
+        return None if job.spec.no_lines else run.read_lines()
     except AmlTrainError:
         return None
 

@@ -57,8 +57,8 @@ def _lines(args: argparse.Namespace, context: Context) -> Result:
 
 
 def _no_lines_text(run: TrackedRun) -> str:
-    if not run.spec.lines:
-        return f"{run.handle} was submitted without --lines."
+    if run.spec.no_lines:
+        return f"{run.handle} was submitted with --no-lines."
     ended = run.run.status.state.terminal
     later = "" if ended else " yet"
     return f"No lines of {run.handle} were sampled{later}: its Python has not run a file of yours for a second."

@@ -54,7 +54,7 @@ class LineHandlers:
         start, end = max(0.0, request.start - zero), request.end - zero if request.end else None
         report = await asyncio.to_thread(report_of, processes, reader, start=start, end=end)
         if not report.lines:
-            hint = "" if run.spec.lines else "Submit the cell with --lines."
+            hint = "Submit the cell without --no-lines." if run.spec.no_lines else ""
             raise CommandError("No lines were sampled in this time.", hint=hint)
         boxes = await asyncio.to_thread(stack_boxes, processes, reader, start=start, end=end)
         return LinesReply(lines=lines_of(report), boxes=boxes)

@@ -10,8 +10,9 @@ from jupyter_amltrain.text import shorten
 
 #: Lines that are compared, those that take most of the time of a run, and the least part of it.
 MAX_LINES, MIN_SHARE = 12, 0.02
-#: Difference of the parts of the time from which two runs differ in a line.
-MIN_DIFFERENCE = 0.03
+#: Difference of the parts of the time from which two runs differ in a line, and seconds of runs that are compared:
+#: a second has twenty samples.
+MIN_DIFFERENCE, MIN_SECONDS = 0.05, 5.0
 
 _Key = tuple[str, str, str]
 
@@ -34,7 +35,7 @@ def compared_lines(reports: Sequence[LineReport | None]) -> list[dict[str, Any]]
     ``share`` (of the time of the main threads), ``seconds`` and ``gpu`` (percent); ``None`` where the run has no such
     line.
     """
-    columns = [_sums(report) if report else {} for report in reports]
+    columns = [_sums(report) if report and report.seconds >= MIN_SECONDS else {} for report in reports]
     if not any(columns):
         return []
     longest = {key: max(column[key].share for column in columns if key in column) for one in columns for key in one}

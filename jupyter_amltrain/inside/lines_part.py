@@ -19,6 +19,8 @@ from jupyter_amltrain.text import printable, shorten
 
 #: Lines of a record, and of the HTML of a saved notebook.
 MAX_LINES, HTML_LINES = 40, 8
+#: Seconds of a run from which its record has lines: before, there are few samples, and nobody waits.
+MIN_SECONDS = 1.5
 #: Characters of all cells of the table in a record.
 MAX_CHARS = 8_000
 _MAX_LINE = 1_000_000
@@ -52,7 +54,7 @@ class LinesPart:
 
     def applies(self, run: Run) -> bool:
         """Whether the job is sampled."""
-        return run.spec.lines
+        return not run.spec.no_lines
 
     async def read(self, backend: Backend, run: Run, known: ReadLines | None) -> ReadLines | None:
         """Read the files if they have changed."""
@@ -63,7 +65,7 @@ class LinesPart:
             return known
         processes, reader = await read_run_lines(backend, run, None if known is None else known.reader)
         report = await asyncio.to_thread(report_of, processes, reader)
-        return ReadLines(listing, reader, lines_of(report) if report.lines else None)
+        return ReadLines(listing, reader, lines_of(report) if report.seconds >= MIN_SECONDS else None)
 
     def shown(self, known: ReadLines) -> RunLines | None:
         """Return the part of the record."""

@@ -257,8 +257,11 @@ def _deepspeed(spec: JobSpec, source: str) -> dict[str, str]:
 
 def hook_variables(spec: JobSpec) -> dict[str, str]:
     """Variables of a job for MLflow's logging for libraries, and for the hooks that it turns on."""
-    found = {AUTOLOG: spec.autolog, **{variable: getattr(spec, one.field) for variable, one in SWITCHED}}
-    return {name: "1" if value is True else value for name, value in found.items() if value}
+    given = {AUTOLOG: "1"} if spec.autolog else {}
+    for variable, one in SWITCHED:
+        if value := getattr(spec, one.field):
+            given[variable] = value if isinstance(value, str) else "0" if one.is_off else "1"
+    return given
 
 
 def _data(spec: JobSpec, folder: str, machine: TargetMachine) -> dict[str, str]:

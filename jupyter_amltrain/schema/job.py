@@ -379,7 +379,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     tracking_uri: str = ""
     metric_lines: tuple[str, ...] = ()
     autolog: bool = False
-    lines: bool = False
+    no_lines: bool = False
     debug: bool = False
     sealed: bool = False
     stop_on_nan: str = ""

@@ -20,7 +20,7 @@ for _ in range(20):
 
 @pytest.mark.thorough
 def test_lines_of_a_run_are_in_its_record_and_in_the_reply(house: HandlerHarness) -> None:
-    run = house.ended(SCRIPT, lines=True)
+    run = house.ended(SCRIPT)
     reply = house.ask(GetLines(handle=run.handle))
     assert {3, 5} <= {mark.line for mark in reply.lines.marks}
     assert [box.depth for box in reply.boxes][:2] == [0, 1] and "time.sleep" in reply.boxes[1].label
@@ -36,7 +36,7 @@ def test_lines_of_a_run_are_in_its_record_and_in_the_reply(house: HandlerHarness
 
 @pytest.mark.thorough
 def test_lines_of_a_run_that_is_not_sampled_are_refused(house: HandlerHarness) -> None:
-    run = house.ended("print(1)")
-    with pytest.raises(CommandError, match="--lines"):
+    run = house.ended("import time\ntime.sleep(3)", no_lines=True)
+    with pytest.raises(CommandError, match="--no-lines"):
         house.ask(GetLines(handle=run.handle))
     assert house.controller.loop.call(house.controller.record(run.handle), DEADLINE).lines is None

@@ -259,9 +259,9 @@ def test_lines_of_a_submitted_run_are_shown(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "jupyter_amltrain.cli", *words]
         return subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120).stdout
 
-    amltrain("submit", "train.py", "--lines")
-    amltrain("runs", "wait", "last")
-    assert "time.sleep(0.1)" in amltrain("runs", "lines", "last")
     amltrain("submit", "train.py")
     amltrain("runs", "wait", "last")
-    assert "--lines" in amltrain("runs", "lines", "last")
+    assert "time.sleep(0.1)" in amltrain("runs", "lines", "last")
+    amltrain("submit", "train.py", "--no-lines")
+    amltrain("runs", "wait", "last")
+    assert "--no-lines" in amltrain("runs", "lines", "last")

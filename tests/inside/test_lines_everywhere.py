@@ -64,7 +64,7 @@ def shares(frame: Any) -> dict[str, float]:
 
 @needs_torch
 def test_each_of_four_ranks_has_its_lines(own_api: Any) -> None:
-    run = own_api.submit(DDP + LEAVE, processes=4, lines=True, name="ddp").wait(DEADLINE)
+    run = own_api.submit(DDP + LEAVE, processes=4, name="ddp").wait(DEADLINE)
     assert run.status.ranks == 4
     found = [shares(run.read_lines(rank=rank)) for rank in range(4)]
     assert found[3]["only rank 3"] > 0.3 and all("only rank 3" not in one for one in found[:3])
@@ -75,7 +75,7 @@ def test_each_of_four_ranks_has_its_lines(own_api: Any) -> None:
 def test_trial_of_a_sweep_has_its_lines(own_api: Any) -> None:
     code = WORK.format(30) + "import mlflow\nmlflow.log_metric('loss', x)\n"
     space = {"x": "uniform(0, 5)"}
-    run = own_api.sweep(code, goal="minimize loss", params=space, max_trials=2, lines=True, name="sweep", gpus=0)
+    run = own_api.sweep(code, goal="minimize loss", params=space, max_trials=2, name="sweep", gpus=0)
     run.wait(DEADLINE)
     children = run.children()
     assert len(children) == 2
@@ -87,7 +87,7 @@ def test_trial_of_a_sweep_has_its_lines(own_api: Any) -> None:
 
 def test_lines_outlive_the_kernel_that_submitted(tmp_path: Path) -> None:
     with kernel_of(tmp_path) as kernel:
-        kernel.run("%%aml_submit --lines --name killed\n" + WORK.format(200))
+        kernel.run("%%aml_submit --name killed\n" + WORK.format(200))
         kernel.kill()
         api.close()  # another one, of the same home as the kernel
         try:
@@ -100,7 +100,7 @@ def test_lines_outlive_the_kernel_that_submitted(tmp_path: Path) -> None:
 
 def test_saved_cell_has_the_lines_for_readers_without_a_kernel(tmp_path: Path) -> None:
     with kernel_of(tmp_path) as kernel:
-        cell = kernel.run("%%aml_submit --lines --wait --name saved\n" + WORK.format(50))
+        cell = kernel.run("%%aml_submit --wait --name saved\n" + WORK.format(50))
         data = cell.displays[-1]["data"]
     record = data[RECORD_MIME]
     assert any("sleeps" in row[-1] for row in record["lines"]["table"]["rows"]) and record["lines"]["marks"]

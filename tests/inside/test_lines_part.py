@@ -21,7 +21,7 @@ from jupyter_amltrain.schema.run_file import RunFile
 from jupyter_amltrain.schema.run_lines import RunLines
 
 CELL = "import time\nfor x in loader:\n    y = x.mean()\n    work(y)\n"
-SPEC = JobSpec(name="x", script=f"# %%aml_submit\n{CELL}", script_name="cell.py", cell=CELL, lines=True)
+SPEC = JobSpec(name="x", script=f"# %%aml_submit\n{CELL}", script_name="cell.py", cell=CELL)
 
 
 def lines(*samples: list[Any], seconds: float = 100.0, name: str = "", count: int = 3) -> bytes:
@@ -135,7 +135,7 @@ def test_files_are_read_again_only_after_they_have_grown() -> None:
 
 @pytest.mark.parametrize("sampled", [True, False])
 def test_only_sampled_runs_are_read(sampled: bool) -> None:
-    entry = entry_of(msgspec.structs.replace(SPEC, lines=sampled))
+    entry = entry_of(msgspec.structs.replace(SPEC, no_lines=not sampled))
     assert PartFiles(LinesPart()).is_known(entry, has_ended=True) is not sampled
 
 

@@ -57,6 +57,7 @@ class Job:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("AMLTRAIN_")}
         (self.folder / "ranks").mkdir()
         environ["AMLTRAIN_STACK"] = str(self.folder / "ranks" / "0.stack")
+        environ["AMLTRAIN_LINES"] = "0"  # its thread would be one more
         job_hooks.add(environ, str(self.folder), str(self.folder / "hooks"), gpus=False)
         self.process = subprocess.Popen(
             [python, str(self.folder / "script.py")], env=environ, cwd=self.folder, text=True,

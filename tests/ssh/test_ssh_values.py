@@ -73,6 +73,6 @@ def test_failed_run_shows_its_values(api: Any, sshd: Sshd) -> None:
 def test_lines_of_a_run_are_in_its_record(api: Any, sshd: Sshd) -> None:
     attach(api, sshd)
     cell = "import time\nfor _ in range(30):\n    time.sleep(0.1)\n"
-    run = api.submit(cell, target="box", gpus=0, lines=True).wait(60)
+    run = api.submit(cell, target="box", gpus=0).wait(60)
     found = run.record().lines
     assert found is not None and 3 in {mark.line for mark in found.marks}

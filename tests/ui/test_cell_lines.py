@@ -19,7 +19,7 @@ from tests.ui.panel import PanelPage
 
 DATA = Path(__file__).parent / "data"
 
-LOOP = """%%aml_submit --lines --name digits
+LOOP = """%%aml_submit --name digits
 import torch
 from data import loader, net, optimizer
 
@@ -76,7 +76,7 @@ def record_of(cell: str, shares: list[tuple[int, float, float, float]]) -> dict[
 
 def long_cell(lines: int) -> tuple[str, list[tuple[int, float, float, float]]]:
     """Return a cell of many lines, and shares of some of them."""
-    code = ["%%aml_submit --lines", "import torch"]
+    code = ["%%aml_submit", "import torch"]
     code += [f"layer{at} = torch.nn.Linear({at}, {at + 1})  # layer {at}" for at in range(3, lines - 3)]
     code += ["for x, y in loader:", "    loss = model(x)", "    loss.backward()"]
     shares = [
@@ -162,7 +162,7 @@ def test_bars_look_right_in_both_themes(page: Page, saved: NotebookPage, shots: 
     expect(bars(attached)).to_have_count(0)
 
 
-SLOW = """%%aml_submit --lines --name slow
+SLOW = """%%aml_submit --name slow
 import time
 
 def work(seconds):
@@ -277,7 +277,7 @@ def test_second_run_of_a_cell_has_the_bars_and_a_killed_kernel_keeps_them(
         lab.end_runs()
 
 
-SWEEP = """%%aml_sweep --lines --param kind=choice(a,b) --goal "minimize loss" --sampler grid --name swept --gpus 0
+SWEEP = """%%aml_sweep --param kind=choice(a,b) --goal "minimize loss" --sampler grid --name swept --gpus 0
 import time
 import mlflow
 

@@ -1,11 +1,11 @@
 """How soon a thread that runs gives Python's lock to the one that samples.
 
 Python's own 5 ms are too long: a thread often gives the lock away before, by itself, for a read or a sleep, and a
-sample at that moment is no fair one. With 0.02 ms it is, mostly. There are two limits:
+sample at that moment is no fair one. With 0.05 ms it is, mostly. There are two limits:
 
-* A native function may keep the lock all the same, and to ask for it that often takes a quarter of a processor. So the
+* A native function may keep the lock all the same, and to ask for it that often takes a tenth of a processor. So the
   sampling thread waits in that way for 2 % of the time at most.
-* Two threads that run would take the lock from each other each 0.02 ms. So only one may.
+* Two threads that run would take the lock from each other each 0.05 ms. So only one may.
 
 This file must load no module that a script might then find loaded (so not ``__future__``).
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Iterable
 
 #: Python's own, and the short one (s).
-LONG_S, SHORT_S = 0.005, 0.00002
+LONG_S, SHORT_S = 0.005, 0.00005
 #: Nanoseconds by which the system may delay the end of a wait of this thread; 50 µs is its own.
 _SLACK_NS = b"1000"
 #: Part of the time for which the sampling thread may wait with the short one, and most seconds that it may save.

@@ -20,11 +20,14 @@ class Switch(NamedTuple):
     Parameters
     ----------
     field
-        Its value is that of the hook's variable, 1 for true.
+        Its value is that of the hook's variable, 1 for true; 0 where the flag turns the hook off.
     help
         One sentence about the flag.
     lacking
-        Why a service that starts jobs itself does not honor it: a phrase after the name of the target.
+        Why a service that starts jobs itself does not honor it: a phrase after the name of the target. Empty if the
+        flag is honored.
+    is_off
+        Whether the hook is on without the flag, which turns it off.
     metavar, samples
         Of a flag with a value.
     """
@@ -34,6 +37,7 @@ class Switch(NamedTuple):
     lacking: str
     metavar: str = ""
     samples: Tuple[str, ...] = ()
+    is_off: bool = False
 
     @property
     def flag(self) -> str:
@@ -78,9 +82,7 @@ class Hook(NamedTuple):
 _DEBUG = Switch(
     "debug", "wait for a debugger at breakpoint() and at an exception: runs debug RUN", "has no way to a job's debugger"
 )
-_LINES = Switch(
-    "lines", "sample in which lines the time of the run goes", "has no way yet to the samples of a job's lines"
-)
+_LINES = Switch("no_lines", "do not sample in which lines the time of the run goes", "", is_off=True)
 _STOP_ON_NAN = Switch(
     "stop_on_nan", "end the run where it logs NaN for this metric by MLflow; * for any metric",
     "has not been shown to end a job for a metric", "METRIC", ("loss", "*"),

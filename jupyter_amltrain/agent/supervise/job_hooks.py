@@ -62,7 +62,8 @@ def add(
     for one in HOOKS:
         place, value = os.path.join(folder, one.place), env.get(one.variable)
         is_on = facts.get(one.on) or (one.on == EXISTS and os.path.exists(place))
-        if one.place and (value == "1" if one.switch else is_on and value != "0"):
+        is_opt_in = one.switch is not None and not one.switch.is_off
+        if one.place and (value == "1" if is_opt_in else is_on and value != "0"):
             values[one.variable] = place
     if sink and env.get(mlflow_hook.PORT) != "0":
         values.update({mlflow_hook.PORT: str(sink[0]), mlflow_hook.TOKEN: sink[1]})
