@@ -107,5 +107,7 @@ async def _place_text(backend: Backend, run: Run, answer: Answer) -> str:
     number = line if isinstance(line, int) else 0
     place = reader.file(path)
     where = f"{place}:{number}" if place else f"line {reader.line(path, number)}"
+    if "/ipykernel_" in path:  # a notebook as a job, whose cells are no files
+        where = f"line {number} of its cell"
     raised = str(answer.get("raised") or "")
     return f"{raised} in {where}." if raised else f"Stopped in {where}."

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from jupyter_amltrain import api
+from jupyter_amltrain.inside.line_report import LineReport
 from jupyter_amltrain.output import picture
 from jupyter_amltrain.schema.record import RECORD_MIME
 from tests.distributed.scripts import LEAVE, needs_torch
@@ -43,9 +44,9 @@ for step in range(40):
         time.sleep(0.1)  # only rank 3
     loss = model(torch.randn(8, 4)).mean()
     optimizer.zero_grad()
-    loss.backward()
+    loss.backward()  # gradients of all
     optimizer.step()
-    dist.barrier()  # others wait
+    dist.barrier()
 """
 
 
@@ -55,21 +56,20 @@ def own_api(tmp_path: Path) -> Iterator[Any]:
         yield module
 
 
-def shares(frame: Any) -> dict[str, float]:
-    """Return the part of the time of each line of the main threads, by its comment."""
-    main = frame[(frame["process"] == "") & (frame["thread"] == "")]
-    rows = zip(main["code"], main["share"], strict=True)
-    return {code.partition("  # ")[2]: share for code, share in rows if "  # " in code}
+def seconds(report: LineReport) -> dict[str, float]:
+    """Return the time in each line of the main threads, by its comment."""
+    main = [use for use in report.lines if not use.process and not use.thread and "  # " in use.text]
+    return {use.text.partition("  # ")[2]: use.own for use in main}
 
 
 @needs_torch
 def test_each_of_four_ranks_has_its_lines(own_api: Any) -> None:
     run = own_api.submit(DDP + LEAVE, processes=4, name="ddp").wait(DEADLINE)
     assert run.status.ranks == 4
-    found = [shares(run.read_lines(rank=rank)) for rank in range(4)]
-    assert found[3]["only rank 3"] > 0.3 and all("only rank 3" not in one for one in found[:3])
-    assert all(max(one.values()) > 0.2 for one in found)
-    assert "only rank 3" in shares(run.lines)  # all of them together
+    found = [seconds(run.read_lines(rank=rank)) for rank in range(4)]
+    assert found[3]["only rank 3"] > 2.0 and all("only rank 3" not in one for one in found[:3])
+    assert all(found)
+    assert "only rank 3" in seconds(run.read_lines())  # all of them together
 
 
 def test_trial_of_a_sweep_has_its_lines(own_api: Any) -> None:
@@ -81,7 +81,7 @@ def test_trial_of_a_sweep_has_its_lines(own_api: Any) -> None:
     assert len(children) == 2
     for child in children:
         trial = own_api.attach(f"local/{child.id}")
-        assert {"works", "sleeps"} <= set(shares(trial.lines))
+        assert {"works", "sleeps"} <= set(seconds(trial.read_lines()))
         assert trial.record().lines.table.rows
 
 
@@ -93,7 +93,7 @@ def test_lines_outlive_the_kernel_that_submitted(tmp_path: Path) -> None:
         try:
             (found,) = until(lambda: api.runs("local"), "the run")
             run = api.attach(found.handle).wait(DEADLINE)
-            assert {"works", "sleeps"} <= set(shares(run.lines))
+            assert {"works", "sleeps"} <= set(seconds(run.read_lines()))
         finally:
             api.close()
 

@@ -52,7 +52,7 @@ def ask(run: AskedRun, payload: Mapping[str, Any]) -> Json:
     asks = os.path.join(run.folder, ASKS)
     number = "%d-%d" % (time.time_ns(), os.getpid())
     begin = _STACK_S if kind == "stack" else _BEGIN_S
-    content = {"kind": kind, "text": text, "rank": rank, "limit": _LIMITS[kind]}
+    content: Json = {"kind": kind, "text": text, "rank": rank, "limit": _LIMITS[kind]}
     content["script"] = str(run.spec.get("script_name") or "")
     content["until"] = time.monotonic() + begin
     if kind == "poke":

@@ -31,6 +31,7 @@ _MAX_TEXT = 100000
 _LOOK_S = 0.02
 
 _debugger: "Any" = None
+_pdb: "Any" = None
 _rank_of: "Any" = None
 
 
@@ -47,7 +48,8 @@ def start(folder: str, load: "Callable[[str], Dict[str, Any]]") -> None:
     import atexit
     import pdb
 
-    global _rank_of
+    global _pdb, _rank_of
+    _pdb = pdb.Pdb  # a notebook's kernel puts its own in this place
     _rank_of = load("amltrain_own_rank")["rank_of"]
     os.makedirs(folder, mode=0o700, exist_ok=True)
 
@@ -55,15 +57,23 @@ def start(folder: str, load: "Callable[[str], Dict[str, Any]]") -> None:
         _of(folder).stop(sys._getframe(1))
 
     stop.look_back = lambda traceback: _of(folder).look_back(traceback)  # type: ignore[attr-defined]
-    pdb.set_trace = stop
-    if not os.environ.get("PYTHONBREAKPOINT"):
-        sys.breakpointhook = stop
+    _install(stop)
     pid = os.getpid()
     atexit.register(lambda: _end(folder, pid))
 
 
+def _install(stop: "Any") -> None:
+    import pdb
+
+    pdb.set_trace = stop
+    if not os.environ.get("PYTHONBREAKPOINT"):
+        sys.breakpointhook = stop
+
+
 def imported(interactiveshell: "Any") -> None:
-    """Make an exception of a notebook that runs as a job wait in its cell: later IPython has removed the variables.
+    """Make a notebook that runs as a job wait in its cell: its kernel has debuggers of its own.
+
+    After an exception, too: when the kernel ends, IPython has removed the variables.
 
     Parameters
     ----------
@@ -72,19 +82,23 @@ def imported(interactiveshell: "Any") -> None:
     """
     import pdb
 
-    look_back = getattr(pdb.set_trace, "look_back", None)
-    if look_back is None:  # a job without a debugger
+    stop: Any = pdb.set_trace
+    if not hasattr(stop, "look_back"):  # a job without a debugger
         return
     shell = interactiveshell.InteractiveShell
-    own = shell.showtraceback
+    create, show = shell.__init__, shell.showtraceback
+
+    def init(self: "Any", *args: "Any", **more: "Any") -> None:
+        create(self, *args, **more)
+        _install(stop)
 
     def showtraceback(self: "Any", *args: "Any", **more: "Any") -> None:
-        own(self, *args, **more)
+        show(self, *args, **more)
         traceback = getattr(sys, "last_traceback", None)
         if traceback is not None and not _is_quit(getattr(sys, "last_type", None)):
-            look_back(traceback)
+            stop.look_back(traceback)
 
-    shell.showtraceback = showtraceback
+    shell.__init__, shell.showtraceback = init, showtraceback
 
 
 def _of(folder: str) -> "Any":
@@ -239,9 +253,7 @@ class Channel:
 
 
 def _create(folder: str) -> "Any":
-    import pdb
-
-    class Debugger(pdb.Pdb):
+    class Debugger(_pdb):  # type: ignore[misc]
         """Python's debugger at a channel."""
 
         def __init__(self) -> None:

@@ -46,7 +46,7 @@ def talk(run: AskedRun, question: Mapping[str, Any]) -> Json:
         if not run.spec.get("debug"):
             raise AgentError("CommandError", "This run has no debugger: that needs --debug at the submit.")
         if pid is not None or text is not None:
-            raise _lost("its folder %s is gone" % place)
+            raise _lost("%s is gone" % place)
         if not wait_for(lambda: os.path.isdir(place), _WAIT_S):  # its process has not begun
             return {"state": "going", "text": ""}
     if text is not None and (not isinstance(text, str) or len(text) > _MAX_LINE or "\n" in text):
@@ -84,12 +84,12 @@ def _send(place: str, pid: int, text: str) -> int:
 
 def _answer(place: str, pid: int, number: int) -> Json:
     path = os.path.join(place, "%d.%d%s" % (pid, number, ANSWER))
-    if not wait_for(lambda: os.path.exists(path), _WAIT_S):
+    if not wait_for(lambda: os.path.exists(path) or not os.path.isdir(place), _WAIT_S):
         return {"state": "waiting", "text": "", "pid": pid, "number": number}
     answer = _read(path)
-    os.remove(path)
     if "state" not in answer:
-        raise _lost("it cannot write into %s; is the disk full?" % place)
+        raise _lost("%s is gone, or its disk is full" % place)
+    os.remove(path)
     stop = _read(os.path.join(place, str(pid) + STOP)) if answer["state"] == "stopped" else {}
     return {**stop, **answer}
 
