@@ -410,7 +410,7 @@ def test_statement_is_a_line_in_the_live_charts_with_its_text(page: Page, lab: L
         notebook.cell(POKED)
         run = notebook.runs.first
         figures = run.locator(".jp-AmlRun-figure")
-        expect(figures.nth(1)).to_be_visible(timeout=MS)
+        expect(run.locator(".jp-AmlRun-figure[data-kind='metric']")).to_be_visible(timeout=MS)
         notebook.cell('%aml_runs poke last "lr /= 10"')
 
         def lines(at: int) -> list[tuple[float, float, float]]:
@@ -424,10 +424,12 @@ def test_statement_is_a_line_in_the_live_charts_with_its_text(page: Page, lab: L
             def reads(at: int = at) -> bool:
                 ((x, y, _),) = lines(at)
                 page.mouse.move(x, y)
-                return "lr /= 10" in (run.locator(".jp-AmlRun-hover").text_content() or "")
+                return "lr /= 10" in "".join(run.locator(".jp-AmlRun-hover").all_text_contents())
 
             eventually("the text of the statement", reads)
             page.screenshot(path=shots / f"poke-{at}.png")
+        first = lines(0)[0][0]
+        eventually("the line moves with its time", lambda: lines(0)[0][0] < first - 5)
     finally:
         notebook.close()
         lab.end_runs()

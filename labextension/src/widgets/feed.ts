@@ -381,9 +381,9 @@ export class StreamFeedModel extends WidgetModel implements IFeed {
       const chart = this.chartOf(i);
       return ((figure?.get('marks') ?? []) as unknown[]).map((mark): [unknown, IChart] => [mark, chart]);
     }));
-    // A dirty mark does not redraw for an axis that moves: it gets its points right after.
+    // A dirty mark does not redraw for an axis that moves: it gets its points right after, if they are others.
     drawn.forEach(([spec, { y }], mark) => {
-      mark.dirty = true;
+      mark.dirty = !STILL.has(spec.kind);
       const chart = charts.get(mark);
       if (chart && !STILL.has(spec.kind)) {
         const metric = isMetric(spec);
