@@ -126,6 +126,7 @@ def parts(name: str) -> tuple[Any, ...]:
         ``retired_kinds``: kinds of targets that no longer exist, with their alternatives.
         ``job_types``: a function that returns why a kind of target cannot run a type of job.
         ``job_file``: a function that writes a plan as a file of ``az ml``.
+        ``agent``: see :func:`agent_parts`.
     """
     found = []
     for kind in kinds().kinds:
@@ -136,6 +137,16 @@ def parts(name: str) -> tuple[Any, ...]:
                 except Exception as error:  # the code of another package: it must not end the kernel
                     log.warning("%s: %s cannot be used: %s", GROUP, reference, error)
     return tuple(found)
+
+
+@functools.cache
+def agent_parts() -> dict[str, str]:
+    """Return the packages of plug-ins that travel with the agent, by the name of their calls; nothing is imported.
+
+    The part ``agent`` of a plug-in is ``package:name``. See :mod:`jupyter_amltrain.agent.guests`.
+    """
+    references = [reference for kind in kinds().kinds for part, reference in kind.parts if part == "agent"]
+    return {name: package for package, _, name in (reference.partition(":") for reference in references)}
 
 
 def offers() -> str:

@@ -1,4 +1,5 @@
-"""Entry point of ``agent.pyz``: ``dispatch``, ``call``, ``monitor``, ``node``, ``idle``, ``rank``: :data:`_USAGE`."""
+"""Entry point of ``agent.pyz``: ``dispatch``, ``call``, ``monitor``, ``node``, ``idle``, ``rank``,
+``guest``: :data:`_USAGE`."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import List
 _USAGE = (
     "usage: agent.pyz dispatch QUEUE HOME | agent.pyz call OP [HOME [QUEUE]] < payload.json | agent.pyz monitor FOLDER"
     " | agent.pyz node HOME QUEUE < node.json | agent.pyz idle HOME SECONDS"
-    " | agent.pyz rank JOBFILE [in:NAME=PATH ...] [out:NAME=PATH ...]"
+    " | agent.pyz rank JOBFILE [in:NAME=PATH ...] [out:NAME=PATH ...] | agent.pyz guest NAME ..."
 )
 
 
@@ -35,6 +36,10 @@ def main(argv: List[str]) -> int:
         from .azure.fallback import main as rank_main
 
         return rank_main(argv[1:])
+    if len(argv) >= 2 and argv[0] == "guest":
+        from . import guests
+
+        return int(guests.part(argv[1]).main(argv[2:]))
     if 2 <= len(argv) <= 4 and argv[0] == "call":
         from .calls import call, default_home
 

@@ -10,7 +10,7 @@ import subprocess
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Set
 
-from . import damage, machine
+from . import damage, guests, machine
 from .asking import kinds
 from .asking.asked_run import AskedRun
 from .damage import DamagedFolder
@@ -137,10 +137,8 @@ def call(
     op: str, payload: Mapping[str, Any], home: str, queue: Optional[str] = None, agent: Optional[str] = None
 ) -> Json:
     """Run one call and return its reply. Never raises for an error that a user can cause."""
-    handler = _CALLS.get(op)
     try:
-        if handler is None:
-            raise AgentError("ProtocolError", "The agent does not support the call %r." % (op,))
+        handler = _CALLS.get(op) or _handler_of_guest(op)
         if not os.path.isabs(home):
             raise AgentError(
                 "StateError", "The state root %r is not an absolute path. Set AMLTRAIN_HOME to an absolute path." % home
@@ -151,6 +149,13 @@ def call(
         return error.to_reply()
     except OSError as error:
         return not_writable(error.filename or home, error).to_reply()
+
+
+def _handler_of_guest(op: str) -> Callable[[AgentContext, Json], Json]:
+    try:
+        return guests.handler(op)
+    except (LookupError, ImportError):
+        raise AgentError("ProtocolError", "The agent does not support the call %r." % (op,)) from None
 
 
 def _run_id(payload: Json) -> str:

@@ -1,7 +1,8 @@
 """The agent as one file: a zipapp whose name is a hash of its content.
 
 It contains the sources and the byte code of the interpreter that builds it: the same Python
-version starts without compiling, any other one uses the sources.
+version starts without compiling, any other one uses the sources. Parts of plug-ins travel with it; their imports of
+``jupyter_amltrain.agent`` become those of the archive.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import zipfile
 from pathlib import Path
 
 import jupyter_amltrain.agent as agent
+from jupyter_amltrain.agent import guests
+from jupyter_amltrain.plugins import agent_parts
 
 _PACKAGE = "amltrain_agent"
 _MAIN = f"import sys\nfrom {_PACKAGE}.__main__ import main\nsys.exit(main(sys.argv[1:]))\n"
@@ -57,15 +60,22 @@ def build(home: str | os.PathLike[str]) -> Path:
 
 def _sources() -> dict[str, bytes]:
     """Return the content by name in the archive."""
-    package = Path(agent.__file__).parent
-    sources = {
-        f"{_PACKAGE}/{path.relative_to(package).as_posix()}": path.read_bytes() for path in package.rglob("*.py")
-    }
+    sources = _files_of(Path(agent.__file__).parent, _PACKAGE)
+    for name, module in agent_parts().items():
+        found = importlib.util.find_spec(module)
+        assert found is not None and found.origin is not None, module
+        sources |= {f"{guests.PACKAGE}/__init__.py": b""}
+        for path, data in _files_of(Path(found.origin).parent, f"{guests.PACKAGE}/{name}").items():
+            sources[path] = data.replace(agent.__name__.encode(), _PACKAGE.encode())
     sources["__main__.py"] = _MAIN.encode()
     spec = importlib.util.find_spec("pynvml")
     if spec is not None and spec.origin is not None:
         sources["pynvml.py"] = Path(spec.origin).read_bytes()
     return sources
+
+
+def _files_of(package: Path, name: str) -> dict[str, bytes]:
+    return {f"{name}/{path.relative_to(package).as_posix()}": path.read_bytes() for path in package.rglob("*.py")}
 
 
 def _packed(sources: dict[str, bytes]) -> bytes:

@@ -381,9 +381,12 @@ def agent_error(error: Mapping[str, Any]) -> errors.AmlTrainError:
 
 
 def _call(op: str, payload: dict[str, Any], home: str) -> dict[str, Any]:
-    from jupyter_amltrain.agent import calls
+    from jupyter_amltrain.agent import calls, guests
     from jupyter_amltrain.backends.agent_zipapp import build
+    from jupyter_amltrain.plugins import agent_parts
 
+    for name, package in agent_parts().items():
+        guests.register(name, package)
     try:
         agent = str(build(Path(home)))
     except OSError as error:
