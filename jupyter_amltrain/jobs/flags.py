@@ -271,6 +271,20 @@ FLAGS = (
         keyword_help="a dict, or the path of a JSON file",
     ),
     JobFlag(
+        flag="--cpus", field="resources.cpus", metavar="N", type=flag_types.count, samples=("4", "16"),
+        help="processors on each node, for targets that assign them to a run",
+    ),
+    JobFlag(
+        flag="--mem", field="resources.memory", metavar="SIZE", samples=("16G", "64G"),
+        help="main memory on each node, for targets that assign it to a run: 16G, 500M",
+    ),
+    JobFlag(
+        flag="--option", field="options", metavar="OPTION", repeated=True, convert=_names,
+        samples=("--nice=100",),
+        help="a further option for the program that starts jobs on the target: --option=--nice=100",
+        keyword_help="further options for the program that starts jobs on the target",
+    ),
+    JobFlag(
         flag="--instance-type", field="resources.instance_type", metavar="SIZE", yaml="resources.instance_type",
         help="machine size, for targets that select a machine for each run",
     ),

@@ -56,6 +56,10 @@ _SIZE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 #: Docker's syntax; the service's default is ``2g``.
 _SHM = re.compile(r"[1-9]\d{0,9}[bkmg]")
 
+#: Main memory, in powers of 1024.
+_MEMORY = re.compile(r"[1-9]\d{0,9}[KMGT]")
+MAX_CPUS = 4096
+
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True):
     """Resources that a job needs.
@@ -73,10 +77,14 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True):
         Shared memory of the container: ``512m``, ``2g``; empty for the service's default.
     docker_args
         Further arguments of ``docker run``.
+    cpus, memory
+        Processors and main memory (``64G``) on each node, of a target that assigns them; 0 and empty for its default.
     """
 
     gpus: int | float | None = None
     nodes: int = 1
+    cpus: int = 0
+    memory: str = ""
     instance_type: str = ""
     shm_size: str = ""
     docker_args: str = ""
@@ -304,6 +312,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         Data by name; the script reads their paths from ``$AML_INPUT_<NAME>`` and ``$AML_OUTPUT_<NAME>``.
     distribution
         Launcher that connects the processes of the job.
+    options
+        Further options of the program that starts jobs on the target, as that program takes them.
     identity
         Identity for reading data: ``user``, ``managed``, ``managed:<client id>``, ``aml``; empty for the
         target's default.
@@ -395,6 +405,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     services: tuple[str, ...] = ()
     priority: str = ""
     tier: str = ""
+    options: tuple[str, ...] = ()
     job_type: str = ""
     command: str = ""
     notes: tuple[str, ...] = ()
@@ -499,6 +510,12 @@ _RULES = (
           "a fraction of a GPU is for a job of one process.", "Try: --gpus 1"),
     _Rule("resources.nodes", lambda v, _: 1 <= v <= MAX_NODES, "--nodes {v}", f"a run has 1 to {MAX_NODES} nodes.",
           "Try: --nodes 2"),
+    _Rule("resources.cpus", lambda v, _: 0 <= v <= MAX_CPUS, "--cpus {v}", f"a node gives 1 to {MAX_CPUS} processors.",
+          "Try: --cpus 8"),
+    _Rule("resources.memory", lambda v, _: not v or _MEMORY.fullmatch(v) is not None, "--mem {v!r}",
+          "expected a number and a unit: K, M, G or T.", "Try: --mem 64G"),
+    _Rule("options", lambda v, _: v.startswith("--") and v.isprintable() and len(v) < 1000, "--option {v!r}",
+          "expected one option with two dashes and its value.", "Try: --option=--nice=100", lambda job: job.options),
     _Rule("resources.instance_type", lambda v, _: not v or _SIZE.fullmatch(v) is not None, "--instance-type {v!r}",
           "expected the name of a VM size.", "Try: --instance-type Standard_NC4as_T4_v3"),
     _Rule("resources.shm_size", lambda v, _: not v or _SHM.fullmatch(v) is not None, "--shm-size {v!r}",
