@@ -40,6 +40,8 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     request
         JSON-serializable request without secrets, as ``--dry-run`` shows it.
+    text
+        What ``--dry-run`` prints in place of the request; empty for the request.
     notes
         Notes for the user before the launch, one sentence each.
     origin
@@ -50,6 +52,7 @@ class LaunchPlan(msgspec.Struct, frozen=True, kw_only=True):
     spec: JobSpec
     snapshot: Snapshot
     request: dict[str, Any]
+    text: str = ""
     notes: tuple[str, ...] = ()
     origin: Origin = Origin()
 

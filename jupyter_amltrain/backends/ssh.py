@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -531,11 +531,13 @@ class SshBackend(AgentBackend):
     """
 
     Target = SshTarget
+    #: Transport to the machine: that of another backend may call other operations of the agent.
+    transport_type: ClassVar[type[SshTransport]] = SshTransport
 
     def __init__(self, target: SshTarget, loop: LoopThread, root: StateRoot, machine: str = "") -> None:
         self._mirror = root.path / MIRROR / target.name
         connection = SshConnection(target, loop, root.path)
-        self._ssh = SshTransport(connection, loop, self._mirror)
+        self._ssh = self.transport_type(connection, loop, self._mirror)
         files = SshFiles(self._ssh, loop, self._mirror, machine or target.name, self._folder, self._handle, self._rows)
         super().__init__(target, loop, self._ssh, target.python, files)
         changes = {"share_gpus": self._share_gpus, "idle_shutdown": self._set_idle_shutdown}

@@ -323,10 +323,10 @@ def _takes_images(target: str) -> bool:
 
 def _has_agent(target: str) -> bool:
     from jupyter_amltrain import api
-    from jupyter_amltrain.schema.ssh_target import SshTarget
+    from jupyter_amltrain.schema.ssh_target import SshLogin
     from jupyter_amltrain.schema.target import LocalTarget
 
-    return any(isinstance(one, (LocalTarget, SshTarget)) for one in api.targets() if one.name == target)
+    return any(isinstance(one, (LocalTarget, SshLogin)) for one in api.targets() if one.name == target)
 
 
 def _interpreter(target: str, spec: JobSpec) -> str:

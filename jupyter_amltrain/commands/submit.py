@@ -501,13 +501,13 @@ def _check_scaling_line(args: argparse.Namespace) -> None:
 
 
 def plan_text(submission: SubmitRequest) -> str:
-    """Return the exact request as indented JSON, or the job as YAML; sends nothing and reads no secret."""
+    """Return the exact request as text or indented JSON, or the job as YAML; sends nothing and reads no secret."""
     from jupyter_amltrain import api
 
     plan = api.plan_spec(submission.spec, target=submission.target_name)
     if submission.as_yaml:
         return saved_job.yaml_text(plan).rstrip()
-    return json.dumps(plan.request, indent=2, ensure_ascii=False)
+    return plan.text or json.dumps(plan.request, indent=2, ensure_ascii=False)
 
 
 def secret(name: str, environ: Mapping[str, str] = os.environ) -> str:

@@ -21,17 +21,8 @@ _HOST = re.compile(
 )
 
 
-class SshTarget(ComputeTarget, frozen=True, kw_only=True, tag="ssh"):
-    """Target of kind ``ssh``. Names of variables are stored, never passwords."""
-
-    summary: ClassVar[str] = "A Linux machine that SSH reaches, with Python 3.8 or newer."
-    title: ClassVar[str] = "Machine over SSH"
-    verb: ClassVar[str] = "attach"
-    honors: ClassVar[frozenset[str] | None] = None
-    limits: ClassVar[Mapping[str, Limit]] = SERVICE_LIMITS
-    filled_in: ClassVar[frozenset[str]] = frozenset(
-        {"python", "workdir", "azure_workspace", "address", "accept_host_key", "node_dirs"}
-    )
+class SshLogin(ComputeTarget, frozen=True, kw_only=True):
+    """Fields by which SSH reaches a machine. Names of variables are stored, never passwords."""
 
     host: Annotated[
         str,
@@ -70,6 +61,19 @@ class SshTarget(ComputeTarget, frozen=True, kw_only=True, tag="ssh"):
             advanced=True,
         ),
     ] = ""
+
+
+class SshTarget(SshLogin, frozen=True, kw_only=True, tag="ssh"):
+    """Target of kind ``ssh``. Names of variables are stored, never passwords."""
+
+    summary: ClassVar[str] = "A Linux machine that SSH reaches, with Python 3.8 or newer."
+    title: ClassVar[str] = "Machine over SSH"
+    verb: ClassVar[str] = "attach"
+    honors: ClassVar[frozenset[str] | None] = None
+    limits: ClassVar[Mapping[str, Limit]] = SERVICE_LIMITS
+    filled_in: ClassVar[frozenset[str]] = frozenset(
+        {"python", "workdir", "azure_workspace", "address", "accept_host_key", "node_dirs"}
+    )
 
     idle_shutdown: Annotated[
         int,
