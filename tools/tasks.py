@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tools import azure_sdk, azurite, chromium, compiler, frontend, openmpi, openssh
+from tools import azure_sdk, azurite, chromium, compiler, frontend, openmpi, openssh, slurm_cluster
 from tools.environment import BIN, PYTHON, ROOT, TaskError, ensure, must, run, say, surroundings
 
-#: The fast tier; `thorough` tests are left to ``make test-ui``, ``make test-azure``, ``make test-trust`` and
-#: ``make test-distributed``.
+#: The fast tier; `thorough` tests are left to ``make test-ui``, ``make test-azure``, ``make test-trust``,
+#: ``make test-distributed`` and ``make test-slurm``.
 FAST = "not soak and not gpu and not thorough"
 
 
@@ -33,6 +33,7 @@ def test(arguments: list[str]) -> int:
     azurite.ensure()
     openssh.ensure()
     openmpi.ensure()
+    slurm_cluster.ensure()
     if _ui_is_tested():
         chromium.ensure()
         frontend.ensure_bundle()
@@ -68,7 +69,7 @@ def test_trust(arguments: list[str]) -> int:
     compiler.ensure()
     azurite.ensure()
     openssh.ensure()
-    apart = ("azure", "azureml_emulator", "distributed", "ui")
+    apart = ("azure", "azureml_emulator", "distributed", "slurm", "ui")
     where = ["tests", *(f"--ignore=tests/{name}" for name in apart)]
     return _pytest("thorough and not soak and not gpu", [*_workers(), *where, *arguments])
 
@@ -80,6 +81,14 @@ def test_distributed(arguments: list[str]) -> int:
     openmpi.ensure()
     marker = "thorough and not frameworks and not soak and not gpu"
     return _pytest(marker, [*_workers(), "tests/distributed", *arguments])
+
+
+def test_slurm(arguments: list[str]) -> int:
+    """Run the thorough tests on a real Slurm cluster of two nodes; the core of them is in ``make test``."""
+    ensure(["test"])
+    openssh.ensure()
+    slurm_cluster.ensure()
+    return _pytest("thorough and not soak and not gpu", ["-n", "2", "--dist", "loadfile", "tests/slurm", *arguments])
 
 
 def test_distributed_full(arguments: list[str]) -> int:
@@ -103,6 +112,12 @@ def ssh_sandbox(arguments: list[str]) -> int:
     """Start a machine with an SSH server on loopback, for practice, and say how to attach it."""
     ensure(["notebooks"])
     return run([PYTHON, "-m", "tools.openssh", *arguments])
+
+
+def slurm_sandbox(arguments: list[str]) -> int:
+    """Start a Slurm cluster of two nodes on loopback, for practice, and say how to attach it (needs root)."""
+    ensure(["notebooks"])
+    return run([PYTHON, "-m", "tools.slurm_cluster", *arguments])
 
 
 def azure_live(arguments: list[str]) -> int:
@@ -143,7 +158,7 @@ def check(arguments: list[str]) -> int:
         "mypy --strict": [BIN / "mypy"],
         "import-linter": [BIN / "lint-imports", "--no-cache"],
         "circles, double names": [PYTHON, "-m", "tools.measure", "--check"],
-        "vermin (agent: 3.8)": [BIN / "vermin", *vermin, "jupyter_amltrain/agent"],
+        "vermin (agent: 3.8)": [BIN / "vermin", *vermin, "jupyter_amltrain/agent", "jupyter_amltrain/slurm/agent"],
         "protocol.ts is fresh": [PYTHON, "-m", "tools.protocol_types", "--check"],
         "words of docs/glossary.md": [PYTHON, "-m", "tools.words"],
         "names in docstrings": [PYTHON, "-m", "tools.docstrings"],
@@ -208,8 +223,8 @@ def _ui_is_tested() -> bool:
     return any((ROOT / "tests" / "ui").glob("test_*.py"))
 
 
-_TESTS = (test, test_ui, test_azure, test_trust, test_distributed, test_distributed_full)
-_ALL = (demo, lab, *_TESTS, azure_sandbox, ssh_sandbox, azure_live, check, soak, bench, build, clean)
+_TESTS = (test, test_ui, test_azure, test_trust, test_distributed, test_distributed_full, test_slurm)
+_ALL = (demo, lab, *_TESTS, azure_sandbox, ssh_sandbox, slurm_sandbox, azure_live, check, soak, bench, build, clean)
 TASKS: dict[str, Callable[[list[str]], int]] = {task.__name__.replace("_", "-"): task for task in _ALL}
 
 

@@ -1,0 +1,157 @@
+"""What a cluster is: partitions with their limits, nodes, GPUs; and what a compute node sees of the login node."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from typing import Any, Dict, List, Mapping, Tuple
+
+from jupyter_amltrain.agent import protocol
+from jupyter_amltrain.agent.protocol import AgentError
+
+from . import commands, reasons
+from .jobs import JOBS, user_name
+
+Json = Dict[str, Any]
+
+#: Seconds for which what a cluster is, is not asked again.
+_KEPT_S = 120.0
+#: Seconds between two looks for the result of the probe.
+_LOOK_S = 0.1
+PROBES = "probes"
+_known: List[Tuple[float, Json]] = []
+
+
+def read(partition: str = "") -> Json:
+    """Return version, partitions and nodes of the cluster, at most two minutes old.
+
+    Raises
+    ------
+    AgentError
+        There is no Slurm here, or it does not answer.
+    """
+    if _known and protocol.mono() - _known[-1][0] < _KEPT_S:
+        return dict(_known[-1][1], partition=partition)
+    config = _config()
+    found: Json = {
+        "version": commands.run("sinfo", "--version").strip().rpartition(" ")[2],
+        "partitions": [_partition(row) for row in commands.show("partition")],
+        "nodes": nodes(),
+        "kill_wait": commands.whole(config.get("KillWait", "30")) or 30,
+        "cluster": config.get("ClusterName", ""),
+        "accounts": _accounts(),
+    }
+    _known[:] = [(protocol.mono(), found)]
+    return dict(found, partition=partition)
+
+
+def forget() -> None:
+    """Let the next call ask the cluster again."""
+    _known.clear()
+
+
+def _config() -> Dict[str, str]:
+    lines = commands.run("scontrol", "show", "config").splitlines()
+    rows = (line.partition("=") for line in lines)
+    return {name.strip(): value.strip() for name, equals, value in rows if equals}
+
+
+def _partition(row: Mapping[str, str]) -> Json:
+    """Return a partition with its limits: seconds and nodes, ``None`` for no limit."""
+    limit = row.get("MaxNodes", "")
+    return {
+        "name": row.get("PartitionName", ""),
+        "default": row.get("Default") == "YES",
+        "state": row.get("State", ""),
+        "max_time": commands.duration(row.get("MaxTime", "")),
+        "default_time": commands.duration(row.get("DefaultTime", "")),
+        "max_nodes": commands.whole(limit) if limit[:1].isdigit() else None,
+        "nodes": commands.whole(row.get("TotalNodes", "0")),
+        "cpus": commands.whole(row.get("TotalCPUs", "0")),
+        "accounts": row.get("AllowAccounts", "ALL"),
+        "qos": row.get("AllowQos", "ALL"),
+    }
+
+
+def nodes() -> List[Json]:
+    """Return the kinds of nodes of each partition, with their number: one row for equal ones."""
+    text = commands.run("sinfo", "--noheader", "--format", "%R|%D|%c|%m|%G|%f|%T|%C")
+    rows = []
+    for line in text.splitlines():
+        parts = [part.strip() for part in line.split("|")]
+        if len(parts) == 8:
+            partition, count, cpus, memory, gres, features, state, used = parts
+            rows.append(
+                {
+                    "partition": partition,
+                    "nodes": commands.whole(count),
+                    "cpus": commands.whole(cpus),
+                    "memory": commands.whole(memory) << 20,
+                    "gpus": gpus_of(gres),
+                    "features": [] if features in ("(null)", "") else features.split(","),
+                    "state": state,
+                    "cpus_used": commands.whole(used),
+                }
+            )
+    return rows
+
+
+def gpus_of(gres: str) -> Dict[str, int]:
+    """Return the GPUs in a list of generic resources, ``gpu:a100:4(S:0-1),nvme:1``, by type; no type is empty."""
+    found: Dict[str, int] = {}
+    for part in gres.split(","):
+        words = part.partition("(")[0].split(":")
+        if words[0] == "gpu" and words[-1].isdigit():
+            kind = words[1] if len(words) > 2 else ""
+            found[kind] = found.get(kind, 0) + int(words[-1])
+    return found
+
+
+def _accounts() -> List[str]:
+    """Return the accounts of this user; none where the accounting does not answer."""
+    try:
+        text = commands.run("sacctmgr", "-n", "-P", "show", "assoc", "user=" + user_name(), "format=Account",
+                            timeout_s=5.0)  # fmt: skip
+    except AgentError:
+        return []
+    return sorted({line.strip() for line in text.splitlines() if line.strip()})
+
+
+def probe(home: str, script: str, timeout_s: float) -> Json:
+    """Run a job that writes what it sees; return that, or ``reason`` why it is not known."""
+    folder = os.path.join(home, PROBES, os.urandom(6).hex())
+    os.makedirs(folder, mode=0o700)
+    result = os.path.join(folder, "result.json")
+    job = ""
+    try:
+        with open(os.path.join(folder, "token"), "w") as file:
+            file.write("1")
+        text = script.replace("PROBE_FOLDER", folder)
+        job = commands.run("sbatch", "--parsable", text=text).strip().partition(";")[0]
+        JOBS.forget()
+        until = time.monotonic() + timeout_s
+        listed = None
+        while time.monotonic() < until:
+            if os.path.exists(result):
+                with open(result) as file:
+                    return dict(json.load(file), reason="")
+            listed = JOBS.get(1.0).by_id.get(job)
+            if listed is not None and listed.state in reasons.ENDED and os.path.exists(result) is False:
+                time.sleep(1.0)  # a shared folder shows files of other machines late
+                if not os.path.exists(result):
+                    return {"reason": "ended", "state": listed.state, "folder": folder, "hosts": listed.hosts}
+            time.sleep(_LOOK_S)
+        waits = listed is not None and listed.state in reasons.WAITING
+        return {"reason": "waits" if waits else "silent", "state": reasons.words(listed.reason, job) if waits and listed
+                else "", "folder": folder}  # fmt: skip
+    except ValueError:  # the file was read while it was written
+        return {"reason": "silent", "state": "", "folder": folder}
+    finally:
+        if job:
+            try:
+                commands.run("scancel", job)
+            except AgentError:
+                pass
+        shutil.rmtree(folder, ignore_errors=True)

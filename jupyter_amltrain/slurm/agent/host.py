@@ -1,0 +1,133 @@
+"""Host of the supervisor on a node of an allocation: Slurm assigns the devices, and may end or requeue the job."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import FrozenSet, List, Optional
+
+from jupyter_amltrain.agent import protocol
+from jupyter_amltrain.agent.process_setup import log_line
+from jupyter_amltrain.agent.protocol import ARTIFACTS, METRICS
+from jupyter_amltrain.agent.supervise import attempts
+from jupyter_amltrain.agent.supervise.assignment import Assignment
+from jupyter_amltrain.agent.supervise.helpers import Helper
+from jupyter_amltrain.agent.supervise.process import serve_sink
+from jupyter_amltrain.agent.supervise.queue_host import QueueHelpers, QueueHost
+from jupyter_amltrain.agent.supervise.supervisor import Supervisor
+from jupyter_amltrain.agent.supervise.warm_interpreter import WarmInterpreter
+from jupyter_amltrain.agent.telemetry import sampler
+
+from . import allocation as allocations
+from .allocation import Allocation
+from .runs import ALIVE, ALIVE_INTERVAL_S
+
+#: Seconds of Slurm's time between SIGTERM and SIGKILL that are left for the end of the run.
+_RESERVE_S = 3.0
+#: What a run says that Slurm has ended.
+_DETAILS = {
+    allocations.CANCELED: "canceled in Slurm (scancel)",
+    allocations.UNKNOWN: "Slurm has sent SIGTERM, and does not say why",
+    allocations.PREEMPTED: "pre-empted by a job with a higher priority",
+}
+
+
+class SlurmHelpers(QueueHelpers):
+    """Helpers of the supervisor of one node: every node is sampled; the first one records metrics and provenance."""
+
+    def __init__(self, task: Assignment, warm: WarmInterpreter, allocation: Allocation) -> None:
+        super().__init__(task, warm)
+        self._node = allocation.node
+
+    def fork(self, helper: Helper, ready: Optional[int] = None) -> None:
+        """Fork a helper."""
+        task, sink, node = self.task, self.sink_endpoint, self._node
+        if not node or helper is self.provenance:
+            if node:
+                helper.is_done = True
+            else:
+                super().fork(helper, ready)
+            return
+        if helper is self.sink and sink is not None:
+            journal = METRICS.replace("-0.", "-node-%d." % node)  # no reader takes it for the run's own
+            artifacts = "%s-node-%d" % (ARTIFACTS, node)
+            helper.fork(task.folder, lambda: serve_sink(task, sink, journal, artifacts), [sink.socket.fileno()])
+        elif helper is self.sampler:
+            share = sampler.Share(node, task.mark, None)
+            keep = [] if ready is None else [ready]
+            helper.fork(task.folder, lambda: sampler.run(task.folder, os.getppid(), task.devices, ready, share), keep)
+
+
+class SlurmHost(QueueHost):
+    """Host of the supervisor of a job on one node.
+
+    Parameters
+    ----------
+    kill_wait_s
+        Seconds from Slurm's SIGTERM to its SIGKILL.
+    notice_s
+        Seconds before the time limit at which Slurm sends SIGTERM.
+    """
+
+    def __init__(self, task: Assignment, allocation: Allocation, kill_wait_s: float, notice_s: float) -> None:
+        super().__init__(task)
+        self.allocation, self._kill_wait_s, self._notice_s = allocation, kill_wait_s, notice_s
+        self.helpers = SlurmHelpers(task, self.warm, allocation)
+        self.node, self.keeps_state = allocation.node, allocation.is_first
+        self.has_queue = False
+        self._alive_at = float("-inf")
+
+    def excluded_pids(self) -> FrozenSet[int]:
+        """Return no pids: the other processes of the node are no descendants of this one."""
+        return frozenset()
+
+    def on_signal(self, run: Supervisor, number: int) -> None:
+        """End the run as Slurm means its signal: a time limit, a requeue, or a cancel."""
+        if number not in (signal.SIGTERM, signal.SIGINT) or run.end_requested or run.stopped:
+            return
+        if self.cancel_requested(run):
+            run.end_requested = True
+            return
+        # Slurm looks at time limits twice a minute: its signal may come that much earlier.
+        end = allocations.end_of(self.allocation, self._notice_s + 90.0)
+        log_line(self.task.folder, "supervisor: signal %d of Slurm on %s: %s" % (number, self.allocation.name, end))
+        left_s = self._notice_s if end == allocations.TIME_LIMIT and self._notice_s else self._kill_wait_s
+        self.task.job["grace"] = min(self.task.job["grace"], max(1.0, left_s - _RESERVE_S))
+        if end == allocations.TIME_LIMIT and run.rank is not None:
+            ran = protocol.mono() - run.began + attempts.seconds_before(run.state)
+            self.task.job["timeout"] = int(ran) or ran
+            return
+        if end in (allocations.REQUEUED, allocations.PREEMPTED):
+            self._allow_attempt(run)
+            self.has_queue = end == allocations.REQUEUED
+        self.signal_detail = _DETAILS.get(end, _DETAILS[allocations.UNKNOWN])
+        run.end_requested = True
+
+    def _allow_attempt(self, run: Supervisor) -> None:
+        """Let there be a next attempt, whatever --max-restarts says: Slurm starts the job again."""
+        restarts = dict(self.task.job.get("restarts") or {"preempt_after": 0.0})
+        restarts["max"] = max(int(restarts.get("max") or 0), attempts.number(run.state))
+        self.task.job["restarts"] = restarts
+
+    def tick(self, run: Supervisor) -> None:
+        """Touch the file that shows that this supervisor lives."""
+        now = protocol.mono()
+        if self.keeps_state and now - self._alive_at >= ALIVE_INTERVAL_S:
+            self._alive_at = now
+            try:
+                with open(os.path.join(self.task.folder, ALIVE), "w"):
+                    pass
+                os.utime(os.path.join(self.task.folder, ALIVE))
+            except OSError:  # a full disk, or the run was deleted
+                pass
+
+    def save_final_state(self, run: Supervisor) -> None:
+        """Write the final state, or that of a run that Slurm starts again."""
+        if not self.keeps_state:
+            return
+        if run.state["state"] == protocol.QUEUED:
+            run.state["detail"] = "Slurm has requeued it: %s follows" % attempts.title(self.task.job, run.state)
+        run.file.save_with_retry(run.state, run.heart.beat)
+
+    def on_readable(self, handles: List[int]) -> None:
+        """Do nothing: there are no further descriptors."""

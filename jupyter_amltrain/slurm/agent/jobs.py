@@ -1,0 +1,113 @@
+"""The user's jobs as Slurm lists them: one call for all runs of a target, at most every 2.5 s."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import threading
+from typing import Dict, List, NamedTuple, Optional, Tuple
+
+from jupyter_amltrain.agent import protocol
+from jupyter_amltrain.agent.protocol import AgentError
+
+from . import commands
+
+#: Shortest time between two calls of squeue (seconds).
+INTERVAL_S = 2.5
+#: Seconds for squeue, which everybody who waits for states waits for.
+_TIMEOUT_S = 8.0
+_FORMAT = "%i|%T|%S|%l|%M|%D|%N|%P|%j|%r"
+
+
+class Job(NamedTuple):
+    """A job in the list."""
+
+    id: str
+    state: str
+    start: Optional[float]  #: Unix seconds: when it has started, or is expected to
+    limit: Optional[float]  #: seconds
+    seconds: Optional[float]  #: that it has run
+    nodes: int
+    hosts: str
+    partition: str
+    name: str
+    reason: str
+
+
+class Jobs(NamedTuple):
+    """The list at a moment.
+
+    Attributes
+    ----------
+    error
+        Why there is no newer one; ``None`` if there is.
+    at
+        Monotonic seconds of the list.
+    """
+
+    by_id: Dict[str, Job]
+    error: Optional[AgentError]
+    at: float
+
+
+def parse(text: str) -> Dict[str, Job]:
+    """Return the jobs in what squeue prints; of a job that is requeued the last line counts."""
+    found: Dict[str, Job] = {}
+    for line in text.splitlines():
+        parts = line.split("|", 9)
+        if len(parts) == 10:
+            job, state, start, limit, seconds, nodes, hosts, partition, name, reason = (part.strip() for part in parts)
+            found[job] = Job(
+                job, state, _moment(start), commands.duration(limit), commands.duration(seconds),
+                commands.whole(nodes), hosts, partition, name, reason,
+            )  # fmt: skip
+    return found
+
+
+def _moment(text: str) -> Optional[float]:
+    try:
+        return float(text)  # SLURM_TIME_FORMAT=%s
+    except ValueError:
+        return None
+
+
+class JobList:
+    """The list, which is read again when somebody asks and it is older than that."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._last = Jobs({}, None, float("-inf"))
+        self.calls = 0
+
+    def get(self, max_age_s: float = INTERVAL_S) -> Jobs:
+        """Return the list; with the last one an error if Slurm does not answer. Blocks."""
+        asked = protocol.mono()
+        with self._guard:
+            if asked - self._last.at < max_age_s:  # also what another thread has read meanwhile
+                return self._last
+            try:
+                self.calls += 1
+                text = commands.run("squeue", "--noheader", "--user", user_name(), "--states=all", "--format", _FORMAT,
+                                    timeout_s=_TIMEOUT_S)  # fmt: skip
+                self._last = Jobs(parse(text), None, protocol.mono())
+            except AgentError as error:
+                self._last = Jobs(self._last.by_id, error, protocol.mono())
+            return self._last
+
+    def forget(self) -> None:
+        """Let the next call read the list again: a job was submitted or canceled."""
+        self._last = self._last._replace(at=float("-inf"))
+
+
+def user_name() -> str:
+    """Return the name of this process's user."""
+    return pwd.getpwuid(os.getuid()).pw_name
+
+
+JOBS = JobList()
+
+
+def positions(jobs: Jobs) -> Dict[str, Tuple[int, int]]:
+    """Return the position of each own job that waits, and their number, in the order in which Slurm lists them."""
+    waiting: List[str] = [job.id for job in jobs.by_id.values() if job.state == "PENDING"]
+    return {job: (number, len(waiting)) for number, job in enumerate(waiting, 1)}

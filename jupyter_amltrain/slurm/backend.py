@@ -1,0 +1,66 @@
+"""Backend of a cluster on whose login node the kernel runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+
+from jupyter_amltrain.backends.agent_zipapp import build
+from jupyter_amltrain.backends.base import LaunchPlan
+from jupyter_amltrain.jobs import environments
+from jupyter_amltrain.jobs.snapshot import Snapshot
+from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.schema.job import JobSpec
+from jupyter_amltrain.schema.target import ComputeTarget, TargetInfo
+from jupyter_amltrain.slurm.cluster_runs import ClusterBackend, below
+from jupyter_amltrain.slurm.target import SlurmTarget
+from jupyter_amltrain.slurm.transports import SlurmTransport
+from jupyter_amltrain.state_dir import StateRoot
+
+
+class SlurmBackend(ClusterBackend):
+    """Backend of a cluster on whose login node the kernel runs."""
+
+    Target: ClassVar[type[ComputeTarget]] = SlurmTarget
+
+    def __init__(self, target: SlurmTarget, loop: LoopThread, root: StateRoot) -> None:
+        home = (
+            os.path.abspath(os.path.expanduser(target.workdir))
+            if target.workdir
+            else below(str(root.path), target.name)
+        )
+        super().__init__(target, loop, SlurmTransport(loop, Path(home)), target.python)
+        self._begin(target)
+
+    @property
+    def _agent_file(self) -> str:
+        return str(build(self._transport.home))
+
+    @property
+    def _agent_python(self) -> str:
+        return sys.executable
+
+    async def check(self) -> TargetInfo:
+        """See :meth:`Backend.check`; the first one looks at the shared folder from a compute node."""
+        return await self.checked_cluster(await super().check())
+
+    async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> LaunchPlan:
+        """See :meth:`Backend.plan`."""
+        notes: tuple[str, ...] = ()
+        has_packages = environments.is_built(spec) or environments.is_image(spec)
+        if not has_packages and not spec.job_type and (spec.python or self._machine.python) != sys.executable:
+            notes = await self._check_interpreter(spec, snapshot)
+        plan = await self.plan_script(await super().plan(spec, snapshot, run_id))
+        return msgspec.structs.replace(plan, notes=(*plan.notes, *notes))
+
+    async def _sent_digest(self, snapshot: Snapshot, staging: str) -> str:
+        from jupyter_amltrain.jobs.snapshot import digest_of
+
+        if all(isinstance(content, bytes) for content in snapshot.files.values()):
+            return snapshot.digest
+        digest: Any = await self._loop.offload(digest_of, staging, list(snapshot.files))
+        return str(digest)

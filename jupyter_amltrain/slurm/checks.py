@@ -1,0 +1,132 @@
+"""Checks of a job against what a cluster allows, before anything is sent: one sentence each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from jupyter_amltrain.errors import SpecError, TargetError
+from jupyter_amltrain.jobs.flag_types import duration_text
+from jupyter_amltrain.schema.job import JobSpec
+from jupyter_amltrain.slurm.target import SlurmTarget
+from jupyter_amltrain.text import bytes_text
+
+#: What a cluster is, as ``slurm/agent/cluster.py`` tells it.
+Facts = Mapping[str, Any]
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def partition_of(target: SlurmTarget, facts: Facts) -> Mapping[str, Any] | None:
+    """Return the partition of a target: the named one, else the cluster's default; ``None`` if it has none."""
+    rows: Sequence[Mapping[str, Any]] = facts.get("partitions") or ()
+    name = target.partition
+    return next((row for row in rows if (row["name"] == name if name else row["default"])), None)
+
+
+def check_target(target: SlurmTarget, facts: Facts) -> None:
+    """Raise :class:`TargetError` for a partition, account or constraint that the cluster does not have."""
+    names = [str(row["name"]) for row in facts.get("partitions") or ()]
+    partition = partition_of(target, facts)
+    if partition is None and target.partition:
+        raise TargetError(
+            f"--partition {target.partition}: the cluster has no such partition.",
+            hint=f"It has: {', '.join(names)}",
+            code="slurm.partition",
+        )
+    if partition is None:
+        raise TargetError(
+            "The cluster has no default partition.", hint=f"Name one: --partition {' or '.join(names)}",
+            code="slurm.partition",
+        )  # fmt: skip
+    accounts = list(facts.get("accounts") or ())
+    if target.account and accounts and target.account not in accounts:
+        raise TargetError(
+            f"--account {target.account}: you have no such account.",
+            hint=f"You have: {', '.join(accounts)}",
+            code="slurm.account",
+        )
+    features = sorted({name for row in _nodes(partition, facts) for name in row["features"]})
+    asked = _features(target.constraint)
+    if asked and (unknown := [name for name in asked if name not in features]):
+        raise TargetError(
+            f"--constraint {target.constraint}: no node of partition {partition['name']} has the feature {unknown[0]}.",
+            hint=f"There are: {', '.join(features) or 'none'}",
+            code="slurm.constraint",
+        )
+
+
+def check_job(spec: JobSpec, target: SlurmTarget, facts: Facts) -> None:
+    """Raise :class:`SpecError` for what no node of the partition can give."""
+    partition = partition_of(target, facts)
+    if partition is None:
+        return
+    for flag, reason, hint, field in _reasons(spec, partition, facts):
+        raise SpecError(f"{reason}.", hint=hint, code="slurm.limit", field=field).about(flag)
+
+
+def _reasons(spec: JobSpec, partition: Mapping[str, Any], facts: Facts) -> Iterator[tuple[str, str, str, str]]:
+    """Yield flag, reason, hint and field of what the partition does not allow."""
+    resources, name = spec.resources, partition["name"]
+    rows = _nodes(partition, facts)
+    longest, most = partition["max_time"], partition["max_nodes"] or partition["nodes"]
+    if spec.timeout is not None and longest is not None and spec.timeout > longest:
+        reason = f"partition {name} allows {duration_text(longest)}"
+        yield f"--timeout {duration_text(spec.timeout)}", reason, f"Try: --timeout {duration_text(longest)}", "timeout"
+    if resources.nodes > most:
+        reason = f"partition {name} gives a job {most} node{'s' * (most != 1)}"
+        yield f"--nodes {resources.nodes}", reason, f"Try: --nodes {most}", "resources.nodes"
+    if resources.gpus and resources.gpus < 1:
+        reason = "Slurm assigns whole GPUs here"
+        yield f"--gpus {resources.gpus:g}", reason, "Try: --gpus 1", "resources.gpus"
+    gpus = max((sum(row["gpus"].values()) for row in rows), default=0)
+    if resources.gpus and resources.gpus > gpus:
+        reason = f"no node of partition {name} has so many: {_gpus_text(rows)}"
+        yield f"--gpus {resources.gpus:g}", reason, f"Try: --gpus {gpus}, and more --nodes", "resources.gpus"
+    cpus = max((row["cpus"] for row in rows), default=0)
+    if cpus and resources.cpus > cpus:
+        reason = f"no node of partition {name} has more than {cpus} processors"
+        yield f"--cpus {resources.cpus}", reason, f"Try: --cpus {cpus}", "resources.cpus"
+    memory = max((row["memory"] for row in rows), default=0)
+    if memory and resources.memory and _bytes(resources.memory) > memory:
+        reason = f"no node of partition {name} has more than {bytes_text(memory)}"
+        yield f"--mem {resources.memory}", reason, f"Try: --mem {memory >> 20}M", "resources.memory"
+
+
+def _nodes(partition: Mapping[str, Any], facts: Facts) -> list[Mapping[str, Any]]:
+    return [row for row in facts.get("nodes") or () if row["partition"] == partition["name"]]
+
+
+def _gpus_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the GPUs of the nodes of a partition, ``4 a100, 2 v100 a node``."""
+    kinds: dict[str, int] = {}
+    for row in rows:
+        for kind, count in row["gpus"].items():
+            kinds[kind] = max(count, kinds.get(kind, 0))
+    text = ", ".join(f"{count} {kind}".strip() for kind, count in kinds.items())
+    return f"{text} a node" if text else "it has none"
+
+
+def _bytes(memory: str) -> int:
+    return int(memory[:-1]) * _UNITS[memory[-1]]
+
+
+def _features(constraint: str) -> list[str]:
+    """Return the names of the features in a constraint; none for one that counts or groups."""
+    if not constraint or any(letter in constraint for letter in "[]*()"):
+        return []
+    return [part for part in constraint.replace("|", "&").replace(",", "&").split("&") if part]
+
+
+def problems(answer: Mapping[str, Any], python: str) -> str:
+    """Return what the job that looked at the shared folder has found to be wrong, or not to be known."""
+    reason = answer.get("reason")
+    if reason == "waits":
+        return f"The shared folder was not tested: the cluster is busy ({answer.get('state')})."
+    if reason == "silent":
+        return "The shared folder was not tested: the test job gave no result in time."
+    if reason:
+        return (
+            f"A test job on {answer.get('hosts') or 'a node'} has ended ({answer.get('state')}) without a result in the"
+            f" folder for runs: the compute nodes do not share it, or have no {python}."
+        )
+    return "" if answer.get("shared") else "The compute nodes do not see the folder for runs."

@@ -1,0 +1,168 @@
+"""What the backends of a cluster have in common, on its login node and over SSH: checks, plan, submit."""
+
+from __future__ import annotations
+
+import asyncio
+import posixpath
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from jupyter_amltrain.agent.queue.job_fields import default_grace
+from jupyter_amltrain.backends.agent_backend import AgentBackend
+from jupyter_amltrain.backends.base import LaunchPlan
+from jupyter_amltrain.backends.capabilities import TargetSettings
+from jupyter_amltrain.backends.honored import check_honored
+from jupyter_amltrain.backends.local_limits import check_machine
+from jupyter_amltrain.errors import TargetError
+from jupyter_amltrain.jobs.snapshot import Snapshot
+from jupyter_amltrain.schema.job import MAX_NODES, JobSpec
+from jupyter_amltrain.schema.target import TargetInfo
+from jupyter_amltrain.slurm import checks, script
+from jupyter_amltrain.slurm.target import SlurmTarget
+
+#: Seconds for which the limits of a cluster are not asked again.
+_FACTS_KEPT_S = 300.0
+#: Seconds that an attach waits for the job that looks at the shared folder.
+PROBE_TIMEOUT_S = 15.0
+
+
+class ClusterBackend(AgentBackend):
+    """Runs jobs by sbatch; the state of a run comes from Slurm and from the run's folder."""
+
+    #: Whether the job gets the variables of a login there, and not those of the kernel.
+    uses_login = False
+
+    def _begin(self, target: SlurmTarget) -> None:
+        """Set what both backends have."""
+        self.target = target
+        self.monitors = None  # type: ignore[assignment]
+        self.settings = TargetSettings(target.name)
+        self._facts: dict[str, Any] = {}
+        self._facts_at = float("-inf")
+        self._facts_guard = asyncio.Lock()
+
+    @property
+    def cluster(self) -> SlurmTarget:
+        """The target, with its own type."""
+        assert isinstance(self.target, SlurmTarget)
+        return self.target
+
+    async def facts(self, max_age_s: float = _FACTS_KEPT_S) -> Mapping[str, Any]:
+        """Return what the cluster is: partitions with limits, nodes, version."""
+        async with self._facts_guard:
+            if time.monotonic() - self._facts_at > max_age_s:
+                self._facts = await self._transport.call("limits", {"partition": self.cluster.partition})
+                self._facts_at = time.monotonic()
+            return self._facts
+
+    @property
+    def _agent_file(self) -> str:
+        """Path of the agent's file on the login node."""
+        raise NotImplementedError
+
+    @property
+    def _agent_python(self) -> str:
+        """Interpreter that runs the agent there."""
+        raise NotImplementedError
+
+    def _script_machine(self) -> script.Machine:
+        return script.Machine(
+            agent=self._agent_file,
+            python=self._agent_python,
+            home=self._transport.home,
+            kill_wait=int(self._facts.get("kill_wait") or 30),
+        )
+
+    def check_job(self, spec: JobSpec) -> None:
+        """See :meth:`Backend.check_job`; a run may have as many nodes as the partition gives."""
+        check_honored(spec, self.cluster)
+        check_machine(spec, self.target.name, self._machine.has_our_disk, machines=MAX_NODES)
+
+    async def plan_script(self, plan: LaunchPlan) -> LaunchPlan:
+        """Return a plan with the script of its job.
+
+        Raises
+        ------
+        TargetError, SpecError
+            The cluster has no such partition, or the partition does not allow what the job asks for.
+        """
+        facts, spec = await self.facts(), plan.spec
+        checks.check_target(self.cluster, facts)
+        checks.check_job(spec, self.cluster, facts)
+        partition = checks.partition_of(self.cluster, facts)
+        grace = default_grace()
+        text = script.batch_script(
+            spec, self.cluster, plan.run_id, self._script_machine(), grace, partition["max_time"] if partition else None
+        )
+        request = {**plan.request, "grace": grace}
+        ranks = request.get("ranks")
+        if ranks and not ranks["processes"] and spec.resources.gpu_count:
+            request["ranks"] = {**ranks, "processes": spec.resources.gpu_count}
+        if self.cluster.container_runtime == "apptainer":
+            request["argv"] = [
+                *("apptainer", "exec", "--nv", "--bind", self._transport.home, self.cluster.container),
+                *request["argv"],
+            ]
+        request["slurm"] = {"script": text, "login": self.uses_login, "nodes": spec.resources.nodes}
+        return msgspec.structs.replace(plan, request=request, text=text)
+
+    async def checked_cluster(self, info: TargetInfo) -> TargetInfo:
+        """Return what a check tells of the cluster beside the login node.
+
+        Raises
+        ------
+        TargetError
+            It has no such partition, or its nodes do not share the folder for runs.
+        """
+        facts = await self.facts(0.0)
+        checks.check_target(self.cluster, facts)
+        partition = checks.partition_of(self.cluster, facts)
+        rows = [row for row in facts["nodes"] if partition and row["partition"] == partition["name"]]
+        gpus = sum(row["nodes"] * sum(row["gpus"].values()) for row in rows)
+        cpus = sum(row["nodes"] * row["cpus"] for row in rows)
+        free = max(0, cpus - sum(row["cpus_used"] for row in rows))
+        slots = {"cpu": {"total": cpus, "free": free}}
+        if gpus:
+            slots["gpu"] = {"total": gpus, "free": gpus}
+        detail = f"Slurm {facts['version']}, partition {partition['name'] if partition else ''}"
+        note = await self._probe()
+        return msgspec.structs.replace(info, slots=slots, detail=f"{detail}. {note}" if note else detail)
+
+    async def _probe(self) -> str:
+        """Look at the folder for runs from a compute node, once; return what could not be tested.
+
+        Raises
+        ------
+        TargetError
+            The nodes do not share it.
+        """
+        python, target = self._agent_python, self.cluster
+        proven = f"{target.partition}:{self._transport.home}"
+        if target.proven == proven:
+            return ""
+        request = {"script": script.probe_script(self.cluster, python), "timeout": PROBE_TIMEOUT_S}
+        answer = await self._transport.call("probe", request)
+        text = checks.problems(answer, python)
+        if text and answer.get("reason") not in ("waits", "silent"):
+            raise TargetError(
+                text,
+                hint="Attach it with a folder that login and compute nodes share: --workdir DIR",
+                code="slurm.not_shared",
+                field="workdir",
+            )
+        if not text:
+            self.target = msgspec.structs.replace(target, proven=proven)
+        return text
+
+    async def _check_interpreter(self, spec: JobSpec, snapshot: Snapshot) -> tuple[str, ...]:
+        if self.cluster.modules or self.cluster.setup or self.cluster.container:
+            return ()  # these bring another interpreter, or its packages
+        return await super()._check_interpreter(spec, snapshot)
+
+
+def below(home: str, name: str) -> str:
+    """Return the state root of a target below the folder for all of them."""
+    return posixpath.join(home, "slurm", name)

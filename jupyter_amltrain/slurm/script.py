@@ -1,0 +1,144 @@
+"""The sbatch script of a job: what ``--dry-run`` prints, and Slurm gets."""
+
+from __future__ import annotations
+
+import math
+import posixpath
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from jupyter_amltrain.schema.job import JobSpec
+from jupyter_amltrain.slurm.target import SlurmTarget
+
+#: Seconds by which Slurm may send its signal earlier than asked: it looks at time limits once a minute.
+_SLACK_S = 60.0
+#: Seconds before Slurm's limit at which it sends SIGTERM, beyond the grace period.
+_NOTICE_S = 20.0
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """What a script must know of the login node.
+
+    Attributes
+    ----------
+    agent, python
+        The agent's file, and the interpreter that runs it.
+    home
+        State root, in a folder that the compute nodes share.
+    kill_wait
+        Seconds from SIGTERM to SIGKILL at the end of a job.
+    """
+
+    agent: str
+    python: str
+    home: str
+    kill_wait: int = 30
+
+
+def notice_s(grace: float) -> int:
+    """Return the seconds before the time limit at which Slurm sends SIGTERM."""
+    return math.ceil(grace + _NOTICE_S)
+
+
+def time_limit(timeout: float | None, grace: float, longest: float | None) -> int | None:
+    """Return the minutes that Slurm is asked for; ``None`` for the default of the partition.
+
+    The run ends by its own limit: Slurm's signal and Slurm's limit follow later, where the partition allows it.
+    """
+    if timeout is None:
+        return None
+    limit = timeout + notice_s(grace) + _SLACK_S
+    if longest is not None:
+        limit = max(timeout, min(limit, longest))
+    return max(1, math.ceil(limit / 60))
+
+
+def batch_script(
+    spec: JobSpec, target: SlurmTarget, run_id: str, machine: Machine, grace: float, longest: float | None = None
+) -> str:
+    """Return the script of a run.
+
+    Parameters
+    ----------
+    grace
+        Seconds from SIGTERM to SIGKILL of the run itself.
+    longest
+        Seconds that the partition allows; ``None`` for no limit.
+    """
+    nodes, folder = spec.resources.nodes, posixpath.join(machine.home, "runs", run_id)
+    minutes = time_limit(spec.timeout, grace, longest)
+    notice = notice_s(grace)
+    options = [
+        f"--job-name={_word(spec.name)}",
+        f"--output={_word(posixpath.join(folder, 'log', 'slurm.txt'))}",
+        "--open-mode=append",
+        f"--chdir={_word(machine.home)}",
+        *_placement(target),
+        f"--nodes={nodes}",
+        "--ntasks-per-node=1",
+        f"--cpus-per-task={spec.resources.cpus}" if spec.resources.cpus else "",
+        f"--mem={spec.resources.memory}" if spec.resources.memory else "",
+        f"--gpus-per-node={spec.resources.gpu_count}" if spec.resources.gpus else "",
+        f"--time={minutes}" if minutes else "",
+        # To the script, which is the supervisor; of several nodes to their supervisors, and not to srun.
+        f"--signal={'B:' if nodes == 1 else ''}TERM@{notice}",
+        "--requeue",
+        *spec.options,
+    ]
+    words = [machine.python, "-I", "-S", machine.agent, "guest", "slurm", "run", machine.home, run_id]
+    words += ["--kill-wait", str(machine.kill_wait), "--notice", str(notice)]
+    command = " ".join(map(shlex.quote, words))
+    if nodes > 1:
+        command = f"srun --ntasks-per-node=1 --nodes={nodes} --kill-on-bad-exit=0 --wait=0 {command}"
+    lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in options if option)]
+    lines += [*_setup(target), "unset SLURM_EXPORT_ENV  # srun of the job passes its variables", f"exec {command}"]
+    return "\n".join(lines) + "\n"
+
+
+def probe_script(target: SlurmTarget, python: str) -> str:
+    """Return the script of the job that looks at the shared folder from a compute node."""
+    code = (
+        "import json,os,socket,sys,time; f='PROBE_FOLDER';"
+        "r={'host':socket.gethostname(),'python':sys.version.split()[0],'time':time.time(),"
+        "'shared':os.path.exists(f+'/token')};"
+        "open(f+'/part','w').write(json.dumps(r)); os.rename(f+'/part',f+'/result.json')"
+    )
+    options = [
+        "--job-name=amltrain-probe", "--output=/dev/null", "--chdir=/tmp", "--time=1", "--nodes=1",
+        *_placement(target),
+    ]  # fmt: skip
+    lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in options)]
+    return "\n".join([*lines, f"exec {shlex.quote(python)} -c {shlex.quote(code)}"]) + "\n"
+
+
+def _placement(target: SlurmTarget) -> Sequence[str]:
+    values: Mapping[str, Any] = {
+        "partition": target.partition,
+        "account": target.account,
+        "qos": target.qos,
+        "constraint": target.constraint,
+    }
+    return [f"--{name}={_word(value)}" for name, value in values.items() if value]
+
+
+def _setup(target: SlurmTarget) -> Sequence[str]:
+    """Return the lines before the supervisor; one that fails ends the job with its own text."""
+    lines = []
+    if target.modules:
+        lines.append("command -v module >/dev/null || source /etc/profile.d/modules.sh 2>/dev/null"
+                     " || source /etc/profile.d/lmod.sh 2>/dev/null || true")  # fmt: skip
+        for name in target.modules.replace(",", " ").split():
+            lines.append(
+                f"module load {shlex.quote(name)} || {{ echo {shlex.quote('module load ' + name)} failed; exit 1; }}"
+            )
+    if target.setup:
+        lines.append(f"{target.setup} || {{ echo {shlex.quote(target.setup)} failed; exit 1; }}")
+    return lines
+
+
+def _word(text: str) -> str:
+    """Return a value as an ``#SBATCH`` line takes it."""
+    return shlex.quote(text) if any(letter in text for letter in " '\"#$`\\") else text
