@@ -117,16 +117,38 @@ def _features(constraint: str) -> list[str]:
     return [part for part in constraint.replace("|", "&").replace(",", "&").split("&") if part]
 
 
-def problems(answer: Mapping[str, Any], python: str) -> str:
-    """Return what the job that looked at the shared folder has found to be wrong, or not to be known."""
-    reason = answer.get("reason")
-    if reason == "waits":
-        return f"The shared folder was not tested: the cluster is busy ({answer.get('state')})."
-    if reason == "silent":
-        return "The shared folder was not tested: the test job gave no result in time."
+def probe_error(answer: Mapping[str, Any], target: SlurmTarget, python: str) -> TargetError | None:
+    """Return what the job that looked at the shared folder has found to be wrong; ``None`` if nothing, or not known."""
+    reason, shares = answer.get("reason"), "Attach it with a folder that login and compute nodes share: --workdir DIR"
+    if reason in ("waits", "silent"):
+        return None
+    if text := answer.get("output"):
+        where = answer.get("hosts") or "a node"
+        hint = "Correct --modules or --setup." if target.modules or target.setup else shares
+        return TargetError(f"A test job on {where} has failed: {text}.", hint=hint, code="slurm.probe")
     if reason:
-        return (
+        return TargetError(
             f"A test job on {answer.get('hosts') or 'a node'} has ended ({answer.get('state')}) without a result in the"
-            f" folder for runs: the compute nodes do not share it, or have no {python}."
-        )
-    return "" if answer.get("shared") else "The compute nodes do not see the folder for runs."
+            f" folder for runs: the compute nodes do not share it, or have no {python}.",
+            hint=shares, code="slurm.not_shared", field="workdir",
+        )  # fmt: skip
+    if not answer.get("shared"):
+        return TargetError(
+            f"{answer.get('host')} does not see the folder for runs.", hint=shares, code="slurm.not_shared",
+            field="workdir",
+        )  # fmt: skip
+    if target.container_runtime and not answer.get("runtime"):
+        return TargetError(
+            f"--container-runtime {target.container_runtime}: {answer.get('host')} has no such program.",
+            hint="Load its module first: --modules apptainer", code="slurm.runtime", field="container_runtime",
+        )  # fmt: skip
+    return None
+
+
+def probe_note(answer: Mapping[str, Any]) -> str:
+    """Return that the folder for runs was not looked at, and why; empty if it was."""
+    if answer.get("reason") == "waits":
+        return f"The shared folder was not tested, because the test job waits: {answer.get('state')}."
+    if answer.get("reason") == "silent":
+        return "The shared folder was not tested: the test job gave no result in time."
+    return ""

@@ -16,7 +16,6 @@ from jupyter_amltrain.backends.base import LaunchPlan
 from jupyter_amltrain.backends.capabilities import TargetSettings
 from jupyter_amltrain.backends.honored import check_honored
 from jupyter_amltrain.backends.local_limits import check_machine
-from jupyter_amltrain.errors import TargetError
 from jupyter_amltrain.jobs.snapshot import Snapshot
 from jupyter_amltrain.schema.job import MAX_NODES, JobSpec
 from jupyter_amltrain.schema.target import TargetInfo
@@ -132,12 +131,12 @@ class ClusterBackend(AgentBackend):
         return msgspec.structs.replace(info, slots=slots, detail=f"{detail}. {note}" if note else detail)
 
     async def _probe(self) -> str:
-        """Look at the folder for runs from a compute node, once; return what could not be tested.
+        """Look at the folder for runs from a compute node, once; return a note if that was not possible.
 
         Raises
         ------
         TargetError
-            The nodes do not share it.
+            The nodes do not share it, or the lines before a job fail there.
         """
         python, target = self._agent_python, self.cluster
         proven = f"{target.partition}:{self._transport.home}"
@@ -145,17 +144,12 @@ class ClusterBackend(AgentBackend):
             return ""
         request = {"script": script.probe_script(self.cluster, python), "timeout": PROBE_TIMEOUT_S}
         answer = await self._transport.call("probe", request)
-        text = checks.problems(answer, python)
-        if text and answer.get("reason") not in ("waits", "silent"):
-            raise TargetError(
-                text,
-                hint="Attach it with a folder that login and compute nodes share: --workdir DIR",
-                code="slurm.not_shared",
-                field="workdir",
-            )
-        if not text:
+        if (error := checks.probe_error(answer, target, python)) is not None:
+            raise error
+        note = checks.probe_note(answer)
+        if not note:
             self.target = msgspec.structs.replace(target, proven=proven)
-        return text
+        return note
 
     async def _check_interpreter(self, spec: JobSpec, snapshot: Snapshot) -> tuple[str, ...]:
         if self.cluster.modules or self.cluster.setup or self.cluster.container:

@@ -70,7 +70,8 @@ def batch_script(
     """
     nodes, folder = spec.resources.nodes, posixpath.join(machine.home, "runs", run_id)
     minutes = time_limit(spec.timeout, grace, longest)
-    notice = notice_s(grace)
+    notice, in_pyxis = notice_s(grace), target.container_runtime == "pyxis"
+    below_srun = nodes > 1 or in_pyxis
     options = [
         f"--job-name={_word(spec.name)}",
         f"--output={_word(posixpath.join(folder, 'log', 'slurm.txt'))}",
@@ -83,16 +84,18 @@ def batch_script(
         f"--mem={spec.resources.memory}" if spec.resources.memory else "",
         f"--gpus-per-node={spec.resources.gpu_count}" if spec.resources.gpus else "",
         f"--time={minutes}" if minutes else "",
-        # To the script, which is the supervisor; of several nodes to their supervisors, and not to srun.
-        f"--signal={'B:' if nodes == 1 else ''}TERM@{notice}",
+        # To the script, which is the supervisor; below srun to the supervisors, and not to srun.
+        f"--signal={'' if below_srun else 'B:'}TERM@{notice}",
         "--requeue",
         *spec.options,
     ]
     words = [machine.python, "-I", "-S", machine.agent, "guest", "slurm", "run", machine.home, run_id]
     words += ["--kill-wait", str(machine.kill_wait), "--notice", str(notice)]
     command = " ".join(map(shlex.quote, words))
-    if nodes > 1:
-        command = f"srun --ntasks-per-node=1 --nodes={nodes} --kill-on-bad-exit=0 --wait=0 {command}"
+    if below_srun:
+        home = shlex.quote(f"{machine.home}:{machine.home}")
+        image = f" --container-image={shlex.quote(target.container)} --container-mounts={home}" if in_pyxis else ""
+        command = f"srun --ntasks-per-node=1 --nodes={nodes} --kill-on-bad-exit=0 --wait=0{image} {command}"
     lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in options if option)]
     lines += [*_setup(target), "unset SLURM_EXPORT_ENV  # srun of the job passes its variables", f"exec {command}"]
     return "\n".join(lines) + "\n"
@@ -101,16 +104,17 @@ def batch_script(
 def probe_script(target: SlurmTarget, python: str) -> str:
     """Return the script of the job that looks at the shared folder from a compute node."""
     code = (
-        "import json,os,socket,sys,time; f='PROBE_FOLDER';"
+        "import json,os,shutil,socket,sys,time; f='PROBE_FOLDER';"
         "r={'host':socket.gethostname(),'python':sys.version.split()[0],'time':time.time(),"
-        "'shared':os.path.exists(f+'/token')};"
+        "'shared':os.path.exists(f+'/token'),'runtime':shutil.which(RUNTIME) or ''};"
         "open(f+'/part','w').write(json.dumps(r)); os.rename(f+'/part',f+'/result.json')"
     )
+    code = code.replace("RUNTIME", repr("apptainer" if target.container_runtime == "apptainer" else "sh"))
     options = [
-        "--job-name=amltrain-probe", "--output=/dev/null", "--chdir=/tmp", "--time=1", "--nodes=1",
+        "--job-name=amltrain-probe", "--output=PROBE_FOLDER/output", "--chdir=/tmp", "--time=1", "--nodes=1",
         *_placement(target),
     ]  # fmt: skip
-    lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in options)]
+    lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in options), *_setup(target)]
     return "\n".join([*lines, f"exec {shlex.quote(python)} -c {shlex.quote(code)}"]) + "\n"
 
 

@@ -122,13 +122,15 @@ def end_of(allocation: Allocation, near_s: float) -> str:
     if state == "PREEMPTED":
         return PREEMPTED
     left = _seconds_left(row)
-    if state in ("RUNNING", "COMPLETING") and left is not None and left < near_s:
+    if left is not None and left < (near_s if state == "RUNNING" else 1.0):
         return TIME_LIMIT
     return CANCELED
 
 
 def _seconds_left(row: Mapping[str, Any]) -> Optional[float]:
+    """Return the seconds to the time limit; the end of a job that is being canceled is now, and says nothing."""
+    limit = commands.duration(str(row.get("TimeLimit")))
     try:
-        return float(str(row.get("EndTime"))) - protocol.wall()  # commands.run lets times be Unix seconds
+        return None if limit is None else float(str(row.get("StartTime"))) + limit - protocol.wall()
     except ValueError:
         return None

@@ -88,10 +88,8 @@ def _sbatch(script: str, variables: Mapping[str, str]) -> str:
     environ.setdefault("PATH", os.environ.get("PATH", os.defpath))
     try:
         output = commands.run("sbatch", "--parsable", text=script, environ=environ)
-    except AgentError as error:
-        if error.code == "slurm.refused":
-            raise AgentError("SubmitError", "Slurm refuses the job: %s" % error.message, error.code) from None
-        raise
+    except commands.Refused as error:
+        raise AgentError("SubmitError", "Slurm refuses the job: %s." % error.reason, error.code) from None
     job = output.strip().splitlines()[-1].partition(";")[0] if output.strip() else ""
     if not job.isdigit():
         raise AgentError("SubmitError", "sbatch has answered something else than a job's id: %r." % output[:200])

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import time
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from jupyter_amltrain.agent import protocol
 from jupyter_amltrain.agent.protocol import AgentError
@@ -18,8 +18,8 @@ Json = Dict[str, Any]
 
 #: Seconds for which what a cluster is, is not asked again.
 _KEPT_S = 120.0
-#: Seconds between two looks for the result of the probe.
-_LOOK_S = 0.1
+#: Seconds between two looks for the result of the probe; and in which a shared folder shows files of other machines.
+_LOOK_S, _FILE_DELAY_S = 0.1, 2.0
 PROBES = "probes"
 _known: List[Tuple[float, Json]] = []
 
@@ -120,10 +120,9 @@ def _accounts() -> List[str]:
 
 
 def probe(home: str, script: str, timeout_s: float) -> Json:
-    """Run a job that writes what it sees; return that, or ``reason`` why it is not known."""
+    """Run a job that writes what it sees; return that, or ``reason`` why it is not known: waits, silent, ended."""
     folder = os.path.join(home, PROBES, os.urandom(6).hex())
     os.makedirs(folder, mode=0o700)
-    result = os.path.join(folder, "result.json")
     job = ""
     try:
         with open(os.path.join(folder, "token"), "w") as file:
@@ -131,23 +130,7 @@ def probe(home: str, script: str, timeout_s: float) -> Json:
         text = script.replace("PROBE_FOLDER", folder)
         job = commands.run("sbatch", "--parsable", text=text).strip().partition(";")[0]
         JOBS.forget()
-        until = time.monotonic() + timeout_s
-        listed = None
-        while time.monotonic() < until:
-            if os.path.exists(result):
-                with open(result) as file:
-                    return dict(json.load(file), reason="")
-            listed = JOBS.get(1.0).by_id.get(job)
-            if listed is not None and listed.state in reasons.ENDED and os.path.exists(result) is False:
-                time.sleep(1.0)  # a shared folder shows files of other machines late
-                if not os.path.exists(result):
-                    return {"reason": "ended", "state": listed.state, "folder": folder, "hosts": listed.hosts}
-            time.sleep(_LOOK_S)
-        waits = listed is not None and listed.state in reasons.WAITING
-        return {"reason": "waits" if waits else "silent", "state": reasons.words(listed.reason, job) if waits and listed
-                else "", "folder": folder}  # fmt: skip
-    except ValueError:  # the file was read while it was written
-        return {"reason": "silent", "state": "", "folder": folder}
+        return _await_probe(folder, job, timeout_s)
     finally:
         if job:
             try:
@@ -155,3 +138,40 @@ def probe(home: str, script: str, timeout_s: float) -> Json:
             except AgentError:
                 pass
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _await_probe(folder: str, job: str, timeout_s: float) -> Json:
+    until = time.monotonic() + timeout_s
+    listed = None
+    ended_at: Optional[float] = None
+    while time.monotonic() < until:
+        found = _result(folder)
+        if found is not None:
+            return dict(found, reason="")
+        listed = JOBS.get(1.0).by_id.get(job)
+        if listed is not None and listed.state in reasons.ENDED:
+            ended_at = ended_at or time.monotonic()
+            if time.monotonic() - ended_at > _FILE_DELAY_S:
+                return {"reason": "ended", "state": listed.state, "hosts": listed.hosts, "output": _output(folder)}
+        time.sleep(_LOOK_S)
+    if listed is not None and listed.state in reasons.WAITING:
+        return {"reason": "waits", "state": reasons.words(listed.reason, job)}
+    return {"reason": "silent"}
+
+
+def _result(folder: str) -> Optional[Json]:
+    try:
+        with open(os.path.join(folder, "result.json")) as file:
+            found: Json = json.load(file)
+            return found
+    except (OSError, ValueError):  # it is not there yet
+        return None
+
+
+def _output(folder: str) -> str:
+    """Return the last lines that the job's script has printed."""
+    try:
+        with open(os.path.join(folder, "output"), errors="replace") as file:
+            return "; ".join(file.read()[-2000:].splitlines()[-3:])
+    except OSError:
+        return ""

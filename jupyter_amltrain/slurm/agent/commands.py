@@ -20,8 +20,6 @@ _SILENT = (
 )
 #: Prefixes that Slurm's programs put before what they print as errors.
 _PREFIXES = ("sbatch: error: ", "squeue: error: ", "scancel: error: ", "scontrol: error: ", "sinfo: error: ", "error: ")
-#: Code of errors that say that the controller does not answer.
-SILENT = "slurm.silent"
 
 
 def program(name: str) -> str:
@@ -63,7 +61,7 @@ def run(*argv: str, timeout_s: float = TIMEOUT_S, text: str = "", environ: Optio
             env=dict(os.environ if environ is None else environ, SLURM_TIME_FORMAT="%s"),
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        raise silent_error("%s had no answer within %g s" % (argv[0], timeout_s)) from None
+        raise SilentController("%s had no answer within %g s" % (argv[0], timeout_s)) from None
     except OSError as error:
         raise AgentError("TargetError", "%s cannot be run: %s." % (argv[0], error.strerror or error)) from None
     output, errors = (data.decode("utf-8", "replace") for data in (done.stdout, done.stderr))
@@ -71,14 +69,37 @@ def run(*argv: str, timeout_s: float = TIMEOUT_S, text: str = "", environ: Optio
         return output
     message = error_text(errors) or "exit code %d" % done.returncode
     if any(one in errors for one in _SILENT):
-        raise silent_error(message)
-    raise AgentError("TargetError", "%s: %s." % (argv[0], message.rstrip(".")), "slurm.refused")
+        raise SilentController(message)
+    raise Refused(argv[0], message)
 
 
-def silent_error(reason: str) -> AgentError:
-    """Return the error for a controller that does not answer."""
-    text = "The controller of Slurm does not answer: %s. Runs are not affected. Try again in a minute."
-    return AgentError("TargetUnreachable", text % reason.rstrip("."), SILENT)
+class Refused(AgentError):
+    """A command that the controller has refused.
+
+    Parameters
+    ----------
+    command, reason
+        Its name, and what it has printed.
+    """
+
+    def __init__(self, command: str, reason: str) -> None:
+        self.reason = reason.rstrip(".")
+        super().__init__("TargetError", "%s: %s." % (command, self.reason), "slurm.refused")
+
+
+class SilentController(AgentError):
+    """The controller does not answer.
+
+    Parameters
+    ----------
+    reason
+        What the command has printed.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason.rstrip(".")
+        text = "The controller of Slurm does not answer: %s. Runs are not affected. Try again in a minute."
+        super().__init__("TargetUnreachable", text % self.reason, "slurm.silent")
 
 
 def error_text(errors: str) -> str:

@@ -132,6 +132,7 @@ class GangHost(SlurmHost):
         """Write the end of this node, and return that of the attempt when all nodes have ended."""
         if self._end is not None:
             return self._end
+        outcome = super().agree(run, outcome)
         report: Json = dict(outcome._asdict(), at=protocol.wall(), follows=self._others_end)
         failed = launchers.first_failure(self.task.folder) if run.rank is not None else None
         if failed is not None and failed.ended and failed.is_own:

@@ -8,10 +8,11 @@ from typing import FrozenSet, List, Optional
 
 from jupyter_amltrain.agent import protocol
 from jupyter_amltrain.agent.process_setup import log_line
-from jupyter_amltrain.agent.protocol import ARTIFACTS, METRICS
+from jupyter_amltrain.agent.protocol import ARTIFACTS, CANCELED, FAILED, METRICS, PREEMPTED
 from jupyter_amltrain.agent.supervise import attempts
 from jupyter_amltrain.agent.supervise.assignment import Assignment
 from jupyter_amltrain.agent.supervise.helpers import Helper
+from jupyter_amltrain.agent.supervise.outcome import Outcome
 from jupyter_amltrain.agent.supervise.process import serve_sink
 from jupyter_amltrain.agent.supervise.queue_host import QueueHelpers, QueueHost
 from jupyter_amltrain.agent.supervise.supervisor import Supervisor
@@ -24,6 +25,8 @@ from .runs import ALIVE, ALIVE_INTERVAL_S
 
 #: Seconds of Slurm's time between SIGTERM and SIGKILL that are left for the end of the run.
 _RESERVE_S = 3.0
+#: Seconds for Slurm's signal to reach this process after it has ended the job's.
+_SIGNAL_TIMEOUT_S = 1.0
 #: What a run says that Slurm has ended.
 _DETAILS = {
     allocations.CANCELED: "canceled in Slurm (scancel)",
@@ -75,6 +78,7 @@ class SlurmHost(QueueHost):
         self.helpers = SlurmHelpers(task, self.warm, allocation)
         self.node, self.keeps_state = allocation.node, allocation.is_first
         self.has_queue = False
+        self._ended_by = ""  #: why Slurm has sent SIGTERM
         self._alive_at = float("-inf")
 
     def excluded_pids(self) -> FrozenSet[int]:
@@ -93,6 +97,7 @@ class SlurmHost(QueueHost):
         log_line(self.task.folder, "supervisor: signal %d of Slurm on %s: %s" % (number, self.allocation.name, end))
         left_s = self._notice_s if end == allocations.TIME_LIMIT and self._notice_s else self._kill_wait_s
         self.task.job["grace"] = min(self.task.job["grace"], max(1.0, left_s - _RESERVE_S))
+        self._ended_by = end
         if end == allocations.TIME_LIMIT and run.rank is not None:
             ran = protocol.mono() - run.began + attempts.seconds_before(run.state)
             self.task.job["timeout"] = int(ran) or ran
@@ -102,6 +107,22 @@ class SlurmHost(QueueHost):
             self.has_queue = end == allocations.REQUEUED
         self.signal_detail = _DETAILS.get(end, _DETAILS[allocations.UNKNOWN])
         run.end_requested = True
+
+    def agree(self, run: Supervisor, outcome: Outcome) -> Outcome:
+        """Return the end of a job that Slurm has ended: its SIGTERM reaches the job's processes, too."""
+        if run.stopped is None and run.rank is not None:
+            was_killed = outcome.signal == signal.SIGTERM or outcome.exit_code == 128 + signal.SIGTERM
+            run.listen(_SIGNAL_TIMEOUT_S if was_killed and not self._ended_by else 0.0)
+            end = self._ended_by
+            if end == allocations.TIME_LIMIT:
+                text = "time limit of %g s reached" % (self.task.job["timeout"] or 0)
+                return Outcome(FAILED, "timeout", text, outcome.exit_code, outcome.signal)
+            if end in (allocations.REQUEUED, allocations.PREEMPTED):
+                text = "Slurm requeued it" if end == allocations.REQUEUED else "was pre-empted"
+                return Outcome(FAILED, PREEMPTED, text, outcome.exit_code, outcome.signal)
+            if end or (was_killed and self.cancel_requested(run)):
+                return Outcome(CANCELED, CANCELED, "canceled while running", outcome.exit_code, outcome.signal)
+        return outcome
 
     def _allow_attempt(self, run: Supervisor) -> None:
         """Let there be a next attempt, whatever --max-restarts says: Slurm starts the job again."""

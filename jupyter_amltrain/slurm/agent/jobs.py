@@ -14,8 +14,8 @@ from . import commands
 
 #: Shortest time between two calls of squeue (seconds).
 INTERVAL_S = 2.5
-#: Seconds for squeue, which everybody who waits for states waits for.
-_TIMEOUT_S = 8.0
+#: Seconds for squeue, which everybody who waits for states waits for; and until one that had no answer is called again.
+_TIMEOUT_S, _RETRY_S = 6.0, 15.0
 _FORMAT = "%i|%T|%S|%l|%M|%D|%N|%P|%j|%r"
 
 
@@ -41,13 +41,14 @@ class Jobs(NamedTuple):
     ----------
     error
         Why there is no newer one; ``None`` if there is.
-    at
-        Monotonic seconds of the list.
+    at, wall
+        Monotonic and Unix seconds of the list.
     """
 
     by_id: Dict[str, Job]
     error: Optional[AgentError]
     at: float
+    wall: float = 0.0
 
 
 def parse(text: str) -> Dict[str, Job]:
@@ -83,15 +84,17 @@ class JobList:
         """Return the list; with the last one an error if Slurm does not answer. Blocks."""
         asked = protocol.mono()
         with self._guard:
-            if asked - self._last.at < max_age_s:  # also what another thread has read meanwhile
+            kept_s = max_age_s if self._last.error is None else _RETRY_S
+            if asked - self._last.at < kept_s:  # also what another thread has read meanwhile
                 return self._last
             try:
                 self.calls += 1
+                wall = protocol.wall()
                 text = commands.run("squeue", "--noheader", "--user", user_name(), "--states=all", "--format", _FORMAT,
                                     timeout_s=_TIMEOUT_S)  # fmt: skip
-                self._last = Jobs(parse(text), None, protocol.mono())
+                self._last = Jobs(parse(text), None, protocol.mono(), wall)
             except AgentError as error:
-                self._last = Jobs(self._last.by_id, error, protocol.mono())
+                self._last = Jobs(self._last.by_id, error, protocol.mono(), self._last.wall)
             return self._last
 
     def forget(self) -> None:

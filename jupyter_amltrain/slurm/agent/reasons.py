@@ -18,7 +18,6 @@ WAITING = frozenset(
     ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 )
 _WORDS: Dict[str, str] = {
-    "None": "Slurm has not looked at it yet",
     "Resources": "it is the next one, and waits for nodes to become free",
     "Priority": "jobs with a higher priority are before it",
     "BeginTime": "Slurm starts it later, for example again after it was requeued; at once:"
@@ -67,7 +66,9 @@ _LIMITS: Tuple[Tuple[str, str], ...] = (
 
 def words(reason: str, job: str) -> str:
     """Return why a job waits, with what to do; the name of the reason comes first."""
-    name = reason.strip("()").partition(",")[0].partition(" ")[0] or "None"
+    name = reason.strip("()").partition(",")[0].partition(" ")[0]
+    if name in ("", "None"):
+        return "it was not looked at yet"
     text = _WORDS.get(name) or _limit(name)
     return "%s: %s" % (name, text.format(job=job)) if text else reason.strip("()")
 

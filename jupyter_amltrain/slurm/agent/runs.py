@@ -60,8 +60,8 @@ def current(home: str, run: str, state: Json, jobs: Optional[Jobs] = None) -> Js
         return state
     jobs = JOBS.get() if jobs is None else jobs
     if jobs.error is not None:
-        detail = "Slurm does not answer, the run is not affected: %s" % jobs.error.message.partition(". ")[0]
-        return dict(state, detail=detail)
+        reason = getattr(jobs.error, "reason", jobs.error.message.rstrip("."))
+        return dict(state, detail="Slurm does not answer, and the run is not affected: %s" % reason)
     job = jobs.by_id.get(record["job"])
     if job is None or job.state in reasons.ENDED:
         return _after_end(home, run, state, record, job, jobs)
@@ -73,8 +73,8 @@ def current(home: str, run: str, state: Json, jobs: Optional[Jobs] = None) -> Js
 
 def _waiting(state: Json, job: Job, jobs: Jobs) -> Json:
     """Return the state of a run whose job waits, or waits again."""
-    if job.state == "COMPLETING":
-        return state
+    if job.state == "COMPLETING" or (state["state"] != QUEUED and state["changed"] > jobs.wall):
+        return state  # it has started since Slurm was asked
     text = "Slurm: %s" % reasons.words(job.reason, job.id)
     if job.start is not None and job.start > time.time():
         text += "; expected to start %s" % time.strftime("%Y-%m-%d %H:%M", time.localtime(job.start))
