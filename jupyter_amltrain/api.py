@@ -338,6 +338,24 @@ def monitor(
     return Monitor(c.loop.call(c.monitors.open(name, chosen, 1 / rate), ANSWER_TIMEOUT_S), window)
 
 
+def target_overview(target: str | None = None) -> tuple[str, list[dict[str, Any]]] | None:
+    """Return what a target of many machines has and does now, as text and as rows; ``None`` for one machine.
+
+    Raises
+    ------
+    TargetUnreachable
+        The target does not answer.
+    """
+    c = controller()
+    name = target or current_target()
+
+    async def read() -> tuple[str, list[dict[str, Any]]] | None:
+        overview = c.backend(name).overview
+        return None if overview is None else await overview.read()
+
+    return c.loop.call(read(), ANSWER_TIMEOUT_S)
+
+
 def stop_monitors(target: str = "") -> list[str]:
     """Stop the monitors of this notebook, of one target or of all, and return their handles."""
     return controller().loop.call(controller().monitors.stop(target), 60)

@@ -13,6 +13,7 @@ from jupyter_amltrain.backends.capabilities import (
     NativeSweeps,
     RunQuestions,
     TargetMonitors,
+    TargetOverview,
     TargetSettings,
 )
 from jupyter_amltrain.backends.environments import BuiltEnvironments, NamedEnvironments
@@ -77,6 +78,8 @@ class Backend(abc.ABC):
     environments: BuiltEnvironments | NamedEnvironments | None = None
     #: Samples of the target without a run; ``None`` for a target that has none.
     monitors: TargetMonitors | None = None
+    #: What the target has and does now, as tables; ``None`` for a target of one machine.
+    overview: TargetOverview | None = None
     #: Questions to runs; ``None`` for a target whose runs cannot be asked.
     questions: RunQuestions | None = None
     #: Sweeps whose trials the target chooses and runs itself; ``None`` for a target that runs single jobs.

@@ -89,6 +89,20 @@ class TargetMonitors(abc.ABC):
         return ""
 
 
+class TargetOverview(abc.ABC):
+    """What a target of many machines has and does now, in place of the samples of one machine."""
+
+    @abc.abstractmethod
+    async def read(self) -> tuple[str, list[dict[str, Any]]]:
+        """Return tables for people, and the same as rows for programs.
+
+        Raises
+        ------
+        TargetUnreachable
+            The target does not answer.
+        """
+
+
 class RunQuestions(abc.ABC):
     """Questions that the processes of a run answer while it runs."""
 

@@ -43,6 +43,11 @@ def _run(args: argparse.Namespace, context: Context) -> Result:
     if context.magic and (args.stop or _is_stop(args.target)):
         stopped = api.stop_monitors("" if _is_stop(args.target) else args.target or "")
         return Result(f"Stopped: {', '.join(stopped)}" if stopped else "No monitor of this notebook is running.")
+    if (overview := api.target_overview(args.target)) is not None:
+        text, rows = overview
+        if not context.magic and args.json:
+            text = "\n".join(map(json.dumps, rows))
+        return Result(text + "\n", verbatim=True)
     window = {"window": args.window} if context.magic else {}
     view = api.monitor(target=args.target, gpus=args.gpus, rate=args.rate, **window)
     if context.charts:
@@ -68,7 +73,7 @@ def _is_stop(name: str | None) -> bool:
 
 COMMANDS = (
     Command(
-        summary="Watch the GPUs and host of a target.",
+        summary="Watch the GPUs and host of a target, or show the nodes and jobs of a cluster.",
         run=_run,
         flags=_flags,
         examples=Examples(

@@ -20,6 +20,7 @@ from jupyter_amltrain.jobs.snapshot import Snapshot
 from jupyter_amltrain.schema.job import MAX_NODES, JobSpec
 from jupyter_amltrain.schema.target import TargetInfo
 from jupyter_amltrain.slurm import checks, script
+from jupyter_amltrain.slurm.overview import ClusterOverview
 from jupyter_amltrain.slurm.target import SlurmTarget
 
 #: Seconds for which the limits of a cluster are not asked again.
@@ -38,6 +39,7 @@ class ClusterBackend(AgentBackend):
         """Set what both backends have."""
         self.target = target
         self.monitors = None  # type: ignore[assignment]
+        self.overview = ClusterOverview(self._transport)
         self.settings = TargetSettings(target.name)
         self._facts: dict[str, Any] = {}
         self._facts_at = float("-inf")

@@ -18,7 +18,9 @@ def _call(name: str) -> Callable[..., Dict[str, Any]]:
 
 
 #: Calls of a kernel, by name: ``slurm.submit`` and so on.
-CALLS = {name: _call(name) for name in ("submit", "poll", "list", "cancel", "delete", "info", "limits", "probe")}
+CALLS = {
+    name: _call(name) for name in ("submit", "poll", "list", "cancel", "delete", "info", "limits", "probe", "overview")
+}
 
 
 def main(argv: List[str]) -> int:

@@ -209,6 +209,26 @@ def limits(context: AgentContext, payload: Json) -> Json:
     return cluster.read(str(payload.get("partition") or ""))
 
 
+def overview(context: AgentContext, payload: Json) -> Json:
+    """Return the nodes of the cluster as they are now, the jobs of this user, and the shares of the accounts."""
+    listed = JOBS.get()
+    if listed.error is not None:
+        raise listed.error
+    records = {}
+    try:
+        for run in os.listdir(os.path.join(context.home, RUNS)):
+            if valid_run_id(run) and (record := runs.record_of(context.home, run)):
+                records[record["job"]] = run
+    except FileNotFoundError:
+        pass
+    jobs = [
+        dict(job._asdict(), run=records.get(job.id, ""), words=reasons.words(job.reason, job.id))
+        for job in listed.by_id.values()
+        if job.state not in reasons.ENDED
+    ]
+    return {"nodes": cluster.nodes(), "jobs": jobs, "used": cluster.gpus_used(), "shares": cluster.shares()}
+
+
 def probe(context: AgentContext, payload: Json) -> Json:
     """Run a job of a second that looks at this folder from a compute node; return what it has found."""
     return cluster.probe(context.home, str(payload["script"]), float(payload.get("timeout") or 20.0))
@@ -223,4 +243,5 @@ CALLS = {
     "info": info,
     "limits": limits,
     "probe": probe,
+    "overview": overview,
 }

@@ -98,6 +98,28 @@ def nodes() -> List[Json]:
     return rows
 
 
+def gpus_used() -> Dict[str, Dict[str, int]]:
+    """Return the GPUs that jobs have now, by partition and type."""
+    found: Dict[str, Dict[str, int]] = {}
+    for line in commands.run("sinfo", "--noheader", "--Format", "Partition:.60,GresUsed:.200,Nodes:.10").splitlines():
+        words = line.split()
+        if len(words) == 3:
+            kinds = found.setdefault(words[0].rstrip("*"), {})
+            for kind, count in gpus_of(words[1]).items():
+                kinds[kind] = kinds.get(kind, 0) + count * commands.whole(words[2])
+    return found
+
+
+def shares() -> List[Json]:
+    """Return the accounts of this user with their use and their share, where the accounting answers."""
+    try:
+        text = commands.run("sshare", "-n", "-P", "-U", "--format=Account,RawUsage,FairShare", timeout_s=5.0)
+    except AgentError:
+        return []
+    rows = (line.split("|") for line in text.splitlines())
+    return [{"account": row[0].strip(), "used": row[1], "share": row[2]} for row in rows if len(row) == 3]
+
+
 def gpus_of(gres: str) -> Dict[str, int]:
     """Return the GPUs in a list of generic resources, ``gpu:a100:4(S:0-1),nvme:1``, by type; no type is empty."""
     found: Dict[str, int] = {}

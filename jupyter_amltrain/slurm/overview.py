@@ -1,0 +1,82 @@
+"""``%aml_monitor`` of a cluster: its nodes, free GPUs by type, and the jobs of this user."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jupyter_amltrain.backends.capabilities import TargetOverview
+from jupyter_amltrain.backends.transport import Transport
+from jupyter_amltrain.text import bytes_text, table
+
+Row = Mapping[str, Any]
+
+
+class ClusterOverview(TargetOverview):
+    """What a cluster has and does now, as its login node tells."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def read(self) -> tuple[str, list[dict[str, Any]]]:
+        """See :meth:`TargetOverview.read`."""
+        answer = await self._transport.call("overview", {})
+        parts = [
+            _nodes_table(answer["nodes"]),
+            _gpus_table(answer["nodes"], answer["used"]),
+            _jobs_table(answer["jobs"]),
+        ]
+        if answer["shares"]:
+            rows = [[row["account"], row["used"], row["share"]] for row in answer["shares"]]
+            parts.append(table(["account", "used", "fair share"], rows))
+        found = [{"table": name, **row} for name in ("nodes", "jobs", "shares") for row in answer[name]]
+        return "\n\n".join(part for part in parts if part), found
+
+
+def _nodes_table(rows: Sequence[Row]) -> str:
+    return table(
+        ["partition", "nodes", "state", "processors", "memory", "GPUs", "features"],
+        [
+            [
+                row["partition"], str(row["nodes"]), row["state"], str(row["cpus"]), bytes_text(row["memory"]),
+                gpus_text(row["gpus"]), ",".join(row["features"]),
+            ]
+            for row in rows
+        ],
+    )  # fmt: skip
+
+
+def gpus_text(gpus: Mapping[str, int]) -> str:
+    """Return the GPUs of a node, ``4 a100``."""
+    return ", ".join(f"{count} {kind}".strip() for kind, count in gpus.items())
+
+
+def _gpus_table(rows: Sequence[Row], used: Mapping[str, Mapping[str, int]]) -> str:
+    """Return the GPUs of each partition by type; those of nodes that are down are not free."""
+    totals: dict[tuple[str, str], list[int]] = {}
+    for row in rows:
+        for kind, count in row["gpus"].items():
+            number = totals.setdefault((row["partition"], kind), [0, 0])
+            number[0] += count * row["nodes"]
+            usable = not row["state"].startswith(("down", "drain", "fail", "maint", "unk", "no_respond", "reserved"))
+            number[1] += count * row["nodes"] if usable else 0
+    lines = []
+    for (partition, kind), (total, usable) in totals.items():
+        free = max(0, usable - int(used.get(partition, {}).get(kind, 0)))
+        lines.append([partition, kind or "any", str(free), str(total)])
+    return table(["partition", "GPU", "free", "of"], lines) if lines else ""
+
+
+def _jobs_table(jobs: Sequence[Row]) -> str:
+    if not jobs:
+        return "You have no jobs."
+    return table(
+        ["job", "name", "run", "state", "nodes", "why it waits"],
+        [
+            [
+                job["id"], job["name"], job["run"], job["state"].lower(), job["hosts"] or str(job["nodes"]),
+                job["words"] if job["state"] == "PENDING" else "",
+            ]
+            for job in jobs
+        ],
+    )  # fmt: skip
