@@ -12,7 +12,7 @@ from jupyter_amltrain.backends.transport import FileEvents, FolderEvents, LocalT
 from jupyter_amltrain.loop import LoopThread
 
 #: Calls that the agent's part for Slurm answers in place of the agent.
-_CALLS = frozenset({"submit", "poll", "list", "cancel", "delete", "info", "limits", "probe", "overview"})
+_CALLS = frozenset({"submit", "poll", "list", "cancel", "delete", "info", "limits", "probe", "overview", "ask"})
 #: Seconds between two looks at folders that other machines change: inotify does not tell.
 LOOK_INTERVAL_S = 0.5
 

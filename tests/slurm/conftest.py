@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +15,7 @@ from jupyter_amltrain import plugins
 from jupyter_amltrain.agent import guests
 from jupyter_amltrain.slurm.agent.cluster import forget
 from jupyter_amltrain.slurm.agent.jobs import JOBS
+from jupyter_amltrain.state_dir import StateRoot
 from tests.conftest import SETTINGS
 from tools import openssh, slurm_cluster
 from tools.openssh import Sshd
@@ -63,3 +67,67 @@ def login(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     server = Sshd(tmp_path / "sshd", environ)
     yield server
     server.stop()
+
+
+class Kernel:
+    """A kernel with the target ``cluster``.
+
+    Parameters
+    ----------
+    api
+        :mod:`jupyter_amltrain.api` with a controller of this test.
+    """
+
+    def __init__(self, api: Any, cluster: Cluster, home: Path) -> None:
+        self.api, self.cluster = api, cluster
+        self.runs_folder = home / "slurm" / "cluster" / "runs"
+
+    def attach(self, name: str = "cluster", **values: Any) -> Any:
+        """Attach a target; return its row when that has ended."""
+        found = self.api.act("attach", name, kind="slurm", values=values)
+        assert not found.errors, found.errors
+        return until(lambda: self.row(name), lambda row: row.state in ("ready", "failed"))
+
+    def row(self, name: str = "cluster") -> Any:
+        """Return the row of a target in the list."""
+        return next(row for row in self.api.compute_rows(60) if row.name == name)
+
+    def submit(self, code: str, **fields: Any) -> Any:
+        """Submit a cell to the cluster."""
+        return self.api.submit(code, target="cluster", **fields)
+
+    def folder(self, run: Any) -> Path:
+        """Return the folder of a run."""
+        return self.runs_folder / run.handle.partition("/")[2]
+
+    def job(self, run: Any) -> str:
+        """Return the id of a run's job, once Slurm has it."""
+        file = self.folder(run) / "slurm.json"
+        until(file.exists, bool)
+        return str(json.loads(file.read_text())["job"])
+
+    def ended(self, run: Any) -> Any:
+        """Return the last record of a run; nothing of it is left in Slurm."""
+        record = until(run.record, lambda found: found.state in ("completed", "failed", "canceled", "lost"))
+        until(lambda: self.job(run) in self.cluster.jobs(), lambda listed: not listed)
+        return record
+
+
+def until(read: Callable[[], Any], is_enough: Callable[[Any], Any], seconds: float = 120.0) -> Any:
+    """Return what `read` returns as soon as that is enough."""
+    deadline = time.monotonic() + seconds
+    while not is_enough(found := read()):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+    return found
+
+
+@pytest.fixture
+def kernel(cluster: Cluster, api: Any, home: Path) -> Kernel:
+    """A kernel that has attached the cluster without a test job."""
+    made = Kernel(api, cluster, home)
+    proven = f"main:{home}/slurm/cluster"
+    StateRoot(home).path.mkdir(parents=True, exist_ok=True)
+    found = made.attach(partition="main", proven=proven)
+    assert found.state == "ready", found
+    return made

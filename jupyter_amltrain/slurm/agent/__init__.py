@@ -19,7 +19,8 @@ def _call(name: str) -> Callable[..., Dict[str, Any]]:
 
 #: Calls of a kernel, by name: ``slurm.submit`` and so on.
 CALLS = {
-    name: _call(name) for name in ("submit", "poll", "list", "cancel", "delete", "info", "limits", "probe", "overview")
+    name: _call(name)
+    for name in ("submit", "poll", "list", "cancel", "delete", "info", "limits", "probe", "overview", "ask")
 }
 
 

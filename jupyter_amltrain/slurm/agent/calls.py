@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import sys
 import time
 from typing import Any, Dict, List, Mapping
 
 from jupyter_amltrain.agent import calls, damage, machine
+from jupyter_amltrain.agent.processes import pid_scope
 from jupyter_amltrain.agent.protocol import (
     CANCEL,
     QUEUED,
+    RUNNING,
     RUNS,
     STAGING,
     STATE,
@@ -23,7 +27,7 @@ from jupyter_amltrain.agent.protocol import (
     write_json,
 )
 from jupyter_amltrain.agent.queue import claims, submission
-from jupyter_amltrain.agent.queue.dispatcher_client import AgentContext
+from jupyter_amltrain.agent.queue.dispatcher_client import AgentContext, zipapp
 from jupyter_amltrain.agent.queue.job_fields import check_payload
 
 from . import cluster, commands, reasons, runs
@@ -35,6 +39,8 @@ Json = Dict[str, Any]
 _QUEUE = "slurm-queue"
 #: Variables of an allocation in which the kernel itself may run: its jobs are others.
 _ALLOCATION = ("SLURM_", "SBATCH_", "PMI_", "PMIX_")
+#: Seconds for an answer from another machine.
+_ASK_TIMEOUT_S = 45.0
 _KEPT = ("SLURM_CONF", "SLURM_CLUSTERS")
 
 
@@ -53,7 +59,6 @@ def submit(context: AgentContext, payload: Json) -> Json:
     os.makedirs(queue, mode=0o700, exist_ok=True)
     variables = dict(os.environ) if request.get("login") else {}
     variables.update(submitted.environ)
-    variables.update(submitted.secrets)
     hidden = submission.hidden_folder(home, run, submitted.submission)
 
     def start(ticket: Json) -> None:
@@ -63,7 +68,7 @@ def submit(context: AgentContext, payload: Json) -> Json:
         script = str(request["script"])
         with open(os.path.join(hidden, runs.SCRIPT), "w") as file:
             file.write(script)
-        job = _sbatch(script, variables)
+        job = _sbatch(script, variables, submitted.secrets)
         runs.keep_record(hidden, {"job": job, "submitted": time.time(), "nodes": int(request.get("nodes") or 1)})
 
     try:
@@ -75,7 +80,7 @@ def submit(context: AgentContext, payload: Json) -> Json:
     return {"run": run, "state": QUEUED, "folder": run_folder(home, run)}
 
 
-def _sbatch(script: str, variables: Mapping[str, str]) -> str:
+def _sbatch(script: str, variables: Mapping[str, str], secrets: Mapping[str, str]) -> str:
     """Submit a script and return the id of its job.
 
     The variables of the job, with its secrets, travel in the environment of sbatch: neither a file nor a command line
@@ -85,6 +90,7 @@ def _sbatch(script: str, variables: Mapping[str, str]) -> str:
     for name in _KEPT:
         if name in os.environ:
             environ.setdefault(name, os.environ[name])
+    environ.update(secrets)
     environ.setdefault("PATH", os.environ.get("PATH", os.defpath))
     try:
         output = commands.run("sbatch", "--parsable", text=script, environ=environ)
@@ -209,6 +215,28 @@ def limits(context: AgentContext, payload: Json) -> Json:
     return cluster.read(str(payload.get("partition") or ""))
 
 
+def ask(context: AgentContext, payload: Json) -> Json:
+    """Return what the processes of a run answer; on another machine the agent asks them there, as a step of the job."""
+    run = calls._run_id(payload)
+    state = runs.current(context.home, run, calls.state_of(context, run))
+    if state.get("node") == pid_scope() or state["state"] != RUNNING:
+        return calls._ask(context, payload)
+    job = runs.record_of(context.home, run).get("job", "")
+    agent = context.agent or zipapp(context.home)
+    step = ("srun", "--jobid", job, "--overlap", "--nodes=1", "--ntasks=1", "--quiet")
+    words = (sys.executable, "-I", "-S", agent, "call", "ask", context.home)
+    output = commands.run(*step, *words, text=json.dumps(payload), timeout_s=_ASK_TIMEOUT_S, may_fail=True)
+    try:
+        reply: Json = json.loads(output)
+    except ValueError:
+        text = "The job of run %r gives no answer: srun has printed %r." % (run, output[:200])
+        raise AgentError("CommandError", text, "ask.machine") from None
+    if "error" in reply:
+        error = reply["error"]
+        raise AgentError(str(error.get("type")), str(error.get("message")), str(error.get("code") or ""))
+    return reply
+
+
 def overview(context: AgentContext, payload: Json) -> Json:
     """Return the nodes of the cluster as they are now, the jobs of this user, and the shares of the accounts."""
     listed = JOBS.get()
@@ -244,4 +272,5 @@ CALLS = {
     "limits": limits,
     "probe": probe,
     "overview": overview,
+    "ask": ask,
 }

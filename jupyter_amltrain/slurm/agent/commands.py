@@ -41,13 +41,21 @@ def program(name: str) -> str:
     return found
 
 
-def run(*argv: str, timeout_s: float = TIMEOUT_S, text: str = "", environ: Optional[Mapping[str, str]] = None) -> str:
+def run(
+    *argv: str,
+    timeout_s: float = TIMEOUT_S,
+    text: str = "",
+    environ: Optional[Mapping[str, str]] = None,
+    may_fail: bool = False,
+) -> str:
     """Run a command of Slurm and return what it prints.
 
     Parameters
     ----------
     text
         Its standard input.
+    may_fail
+        Return what it prints also if it fails.
 
     Raises
     ------
@@ -65,7 +73,7 @@ def run(*argv: str, timeout_s: float = TIMEOUT_S, text: str = "", environ: Optio
     except OSError as error:
         raise AgentError("TargetError", "%s cannot be run: %s." % (argv[0], error.strerror or error)) from None
     output, errors = (data.decode("utf-8", "replace") for data in (done.stdout, done.stderr))
-    if done.returncode == 0:
+    if done.returncode == 0 or (may_fail and output):
         return output
     message = error_text(errors) or "exit code %d" % done.returncode
     if any(one in errors for one in _SILENT):

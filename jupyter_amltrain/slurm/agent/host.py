@@ -21,7 +21,7 @@ from jupyter_amltrain.agent.telemetry import sampler
 
 from . import allocation as allocations
 from .allocation import Allocation
-from .runs import ALIVE, ALIVE_INTERVAL_S
+from .runs import ALIVE, ALIVE_INTERVAL_S, OWNER
 
 #: Seconds of Slurm's time between SIGTERM and SIGKILL that are left for the end of the run.
 _RESERVE_S = 3.0
@@ -33,6 +33,15 @@ _DETAILS = {
     allocations.UNKNOWN: "Slurm has sent SIGTERM, and does not say why",
     allocations.PREEMPTED: "pre-empted by a job with a higher priority",
 }
+
+
+def owner_of(folder: str) -> int:
+    """Return the number of requeues of the supervisor that a run has now."""
+    try:
+        with open(os.path.join(folder, OWNER)) as file:
+            return int(file.read() or 0)
+    except (OSError, ValueError):
+        return 0
 
 
 class SlurmHelpers(QueueHelpers):
@@ -79,7 +88,7 @@ class SlurmHost(QueueHost):
         self.node, self.keeps_state = allocation.node, allocation.is_first
         self.has_queue = False
         self._ended_by = ""  #: why Slurm has sent SIGTERM
-        self._alive_at = float("-inf")
+        self._alive_at = self._owner_read_at = float("-inf")
 
     def excluded_pids(self) -> FrozenSet[int]:
         """Return no pids: the other processes of the node are no descendants of this one."""
@@ -131,8 +140,14 @@ class SlurmHost(QueueHost):
         self.task.job["restarts"] = restarts
 
     def tick(self, run: Supervisor) -> None:
-        """Touch the file that shows that this supervisor lives."""
+        """Touch the file that shows that this supervisor lives; end without a word if another one has the run."""
         now = protocol.mono()
+        if self.keeps_state and now - self._owner_read_at >= 1.0:
+            self._owner_read_at = now
+            if owner_of(self.task.folder) > self.allocation.restarts:  # Slurm took this node for dead, and it is not
+                log_line(self.task.folder, "supervisor: another node has the run; ending here")
+                self.keeps_state = self.has_queue = False
+                run.end_requested = True
         if self.keeps_state and now - self._alive_at >= ALIVE_INTERVAL_S:
             self._alive_at = now
             try:

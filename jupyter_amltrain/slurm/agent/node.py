@@ -26,6 +26,7 @@ from jupyter_amltrain.agent.protocol import (
     read_json,
     read_state,
     run_folder,
+    write_text,
 )
 from jupyter_amltrain.agent.supervise import attempts
 from jupyter_amltrain.agent.supervise.assignment import Assignment
@@ -36,6 +37,7 @@ from . import allocation as allocations
 from .allocation import Allocation
 from .gang import GangHost
 from .host import SlurmHost
+from .runs import OWNER
 
 Json = Dict[str, Any]
 
@@ -98,6 +100,7 @@ def _enter_attempt(folder: str, job: Json, state: Json, allocation: Allocation) 
         attempts.clear_records(folder)
         attempts.mark_logs(folder, "%s, after it %s" % (attempts.title(job, state), end.detail))
     _allow_restarts(job, attempts.number(state) - 1)
+    write_text(os.path.join(folder, OWNER), str(allocation.restarts))
     state.update(supervisor=identity(os.getpid()), guardian=None, rank=None, queue="", nodes=allocation.nodes)
     log_line(folder, "supervisor: job %s of Slurm on %s" % (allocation.job, allocation.name))
 
