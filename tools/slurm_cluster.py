@@ -182,9 +182,15 @@ class Cluster:
         """Start the daemon of a node."""
         self._start(node, "slurmd", "-D", "-N", node)
 
-    def kill(self, name: str) -> None:
-        """Kill a daemon: ``slurmctld``, ``n1`` or ``n2``; the jobs of a node go on."""
-        process = self.processes.pop(name)
+    def stop_controller(self) -> None:
+        """End the controller, which saves what it knows; jobs go on."""
+        process = self.processes.pop("slurmctld")
+        process.terminate()
+        process.wait()
+
+    def kill_node(self, node: str) -> None:
+        """Kill the daemon of a node; its jobs go on."""
+        process = self.processes.pop(node)
         process.kill()
         process.wait()
 

@@ -25,17 +25,17 @@ def partition_of(target: SlurmTarget, facts: Facts) -> Mapping[str, Any] | None:
 
 def check_target(target: SlurmTarget, facts: Facts) -> None:
     """Raise :class:`TargetError` for a partition, account or constraint that the cluster does not have."""
-    names = [str(row["name"]) for row in facts.get("partitions") or ()]
+    partitions = [str(row["name"]) for row in facts.get("partitions") or ()]
     partition = partition_of(target, facts)
     if partition is None and target.partition:
         raise TargetError(
             f"--partition {target.partition}: the cluster has no such partition.",
-            hint=f"It has: {', '.join(names)}",
+            hint=f"It has: {', '.join(partitions)}",
             code="slurm.partition",
         )
     if partition is None:
         raise TargetError(
-            "The cluster has no default partition.", hint=f"Name one: --partition {' or '.join(names)}",
+            "The cluster has no default partition.", hint=f"Name one: --partition {' or '.join(partitions)}",
             code="slurm.partition",
         )  # fmt: skip
     accounts = list(facts.get("accounts") or ())
@@ -46,8 +46,8 @@ def check_target(target: SlurmTarget, facts: Facts) -> None:
             code="slurm.account",
         )
     features = sorted({name for row in _nodes(partition, facts) for name in row["features"]})
-    asked = _features(target.constraint)
-    if asked and (unknown := [name for name in asked if name not in features]):
+    names = _features(target.constraint)
+    if names and (unknown := [name for name in names if name not in features]):
         raise TargetError(
             f"--constraint {target.constraint}: no node of partition {partition['name']} has the feature {unknown[0]}.",
             hint=f"There are: {', '.join(features) or 'none'}",

@@ -69,8 +69,8 @@ class ClusterBackend(AgentBackend):
         """Interpreter that runs the agent there."""
         raise NotImplementedError
 
-    def _script_machine(self) -> script.Machine:
-        return script.Machine(
+    def _script_machine(self) -> script.LoginNode:
+        return script.LoginNode(
             agent=self._agent_file,
             python=self._agent_python,
             home=self._transport.home,

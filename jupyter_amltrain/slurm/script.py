@@ -19,7 +19,7 @@ _SLACK_S = 60.0
 _NOTICE_S = 20.0
 
 
-class Machine(msgspec.Struct, frozen=True, kw_only=True):
+class LoginNode(msgspec.Struct, frozen=True, kw_only=True):
     """What a script must know of the login node.
 
     Attributes
@@ -44,7 +44,7 @@ def notice_s(grace: float) -> int:
 
 
 def time_limit(timeout: float | None, grace: float, longest: float | None) -> int | None:
-    """Return the minutes that Slurm is asked for; ``None`` for the default of the partition.
+    """Return the minutes that Slurm gets as limit; ``None`` for the default of the partition.
 
     The run ends by its own limit: Slurm's signal and Slurm's limit follow later, where the partition allows it.
     """
@@ -57,7 +57,7 @@ def time_limit(timeout: float | None, grace: float, longest: float | None) -> in
 
 
 def batch_script(
-    spec: JobSpec, target: SlurmTarget, run_id: str, machine: Machine, grace: float, longest: float | None = None
+    spec: JobSpec, target: SlurmTarget, run_id: str, machine: LoginNode, grace: float, longest: float | None = None
 ) -> str:
     """Return the script of a run.
 

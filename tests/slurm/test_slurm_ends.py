@@ -118,7 +118,7 @@ def test_failed_setup_line_is_shown_with_its_text(kernel: Kernel, home: Path) ->
 def test_silent_controller_leaves_runs_alone(kernel: Kernel) -> None:
     run = kernel.submit("import time\nprint('up', flush=True)\ntime.sleep(25)\nprint('end')")
     started(run)
-    kernel.cluster.kill("slurmctld")
+    kernel.cluster.stop_controller()
     try:
         record = until(run.record, lambda found: "does not answer" in (found.detail or ""))
         assert record.state == "running"
@@ -155,7 +155,7 @@ def test_dead_node_lets_the_run_start_on_the_other_one(kernel: Kernel) -> None:
     run = kernel.submit(STARTS.replace("starts < 2", "starts < 1"), options=["--nodelist=n2"], name="moved")
     started(run, "start 0")
     job = kernel.job(run)
-    kernel.cluster.kill("n2")
+    kernel.cluster.kill_node("n2")
     try:
         shown = lambda: kernel.cluster.command("scontrol", "show", "job", job).stdout  # noqa: E731
         until(shown, lambda text: "Restarts=1" in text)

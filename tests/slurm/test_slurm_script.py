@@ -11,10 +11,10 @@ from jupyter_amltrain.errors import SpecError, TargetError
 from jupyter_amltrain.schema.fields import checked_target
 from jupyter_amltrain.schema.job import JobSpec, Resources
 from jupyter_amltrain.slurm import checks, script
-from jupyter_amltrain.slurm.script import Machine
+from jupyter_amltrain.slurm.script import LoginNode
 from jupyter_amltrain.slurm.target import SlurmTarget
 
-MACHINE = Machine(agent="/home/me/agent.pyz", python="/usr/bin/python3", home="/home/me/runs here", kill_wait=30)
+MACHINE = LoginNode(agent="/home/me/agent.pyz", python="/usr/bin/python3", home="/home/me/runs here", kill_wait=30)
 FACTS: dict[str, Any] = {
     "partitions": [
         {"name": "cpu", "default": True, "max_time": None, "max_nodes": None, "nodes": 9, "state": "UP"},

@@ -41,7 +41,7 @@ _QUEUE = "slurm-queue"
 _ALLOCATION = ("SLURM_", "SBATCH_", "PMI_", "PMIX_")
 #: Seconds for an answer from another machine.
 _ASK_TIMEOUT_S = 45.0
-_KEPT = ("SLURM_CONF", "SLURM_CLUSTERS")
+_CLUSTER_NAMES = ("SLURM_CONF", "SLURM_CLUSTERS")
 
 
 def submit(context: AgentContext, payload: Json) -> Json:
@@ -86,15 +86,17 @@ def _sbatch(script: str, variables: Mapping[str, str], secrets: Mapping[str, str
     The variables of the job, with its secrets, travel in the environment of sbatch: neither a file nor a command line
     has them.
     """
-    environ = {name: value for name, value in variables.items() if name in _KEPT or not name.startswith(_ALLOCATION)}
-    for name in _KEPT:
+    environ = {
+        name: value for name, value in variables.items() if name in _CLUSTER_NAMES or not name.startswith(_ALLOCATION)
+    }
+    for name in _CLUSTER_NAMES:
         if name in os.environ:
             environ.setdefault(name, os.environ[name])
     environ.update(secrets)
     environ.setdefault("PATH", os.environ.get("PATH", os.defpath))
     try:
         output = commands.run("sbatch", "--parsable", text=script, environ=environ)
-    except commands.Refused as error:
+    except commands.CommandRefused as error:
         raise AgentError("SubmitError", "Slurm refuses the job: %s." % error.reason, error.code) from None
     job = output.strip().splitlines()[-1].partition(";")[0] if output.strip() else ""
     if not job.isdigit():

@@ -78,10 +78,10 @@ def run(
     message = error_text(errors) or "exit code %d" % done.returncode
     if any(one in errors for one in _SILENT):
         raise SilentController(message)
-    raise Refused(argv[0], message)
+    raise CommandRefused(argv[0], message)
 
 
-class Refused(AgentError):
+class CommandRefused(AgentError):
     """A command that the controller has refused.
 
     Parameters

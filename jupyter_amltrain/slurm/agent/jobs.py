@@ -14,7 +14,7 @@ from . import commands
 
 #: Shortest time between two calls of squeue (seconds).
 INTERVAL_S = 2.5
-#: Seconds for squeue, which everybody who waits for states waits for; and until one that had no answer is called again.
+#: Seconds for squeue, for which all readers of states wait; and until one that had no answer is called again.
 _TIMEOUT_S, _RETRY_S = 6.0, 15.0
 _FORMAT = "%i|%T|%S|%l|%M|%D|%N|%P|%j|%r"
 
@@ -82,10 +82,10 @@ class JobList:
 
     def get(self, max_age_s: float = INTERVAL_S) -> Jobs:
         """Return the list; with the last one an error if Slurm does not answer. Blocks."""
-        asked = protocol.mono()
+        requested_at = protocol.mono()
         with self._guard:
             kept_s = max_age_s if self._last.error is None else _RETRY_S
-            if asked - self._last.at < kept_s:  # also what another thread has read meanwhile
+            if requested_at - self._last.at < kept_s:  # also what another thread has read meanwhile
                 return self._last
             try:
                 self.calls += 1

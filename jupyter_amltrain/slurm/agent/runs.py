@@ -32,7 +32,7 @@ Json = Dict[str, Any]
 RECORD, ALIVE, SCRIPT, OUTPUT = "slurm.json", "slurm-alive", "slurm.sh", "log/slurm.txt"
 #: File with the number of requeues of the supervisor that a run has now.
 OWNER = "slurm-owner"
-#: Seconds between two touches; without one for longer the run is said to give no sign of life.
+#: Seconds between two touches; without one for longer the run is shown as one without.
 ALIVE_INTERVAL_S, SILENCE_S = 10.0, 60.0
 #: Seconds after the end of a job, or after it is absent from the list, in which its result may still come: a shared
 #: folder shows files of other machines late.
