@@ -186,11 +186,15 @@ def test_question_reaches_the_run_as_a_step_of_its_job(kernel: Kernel, monkeypat
     run = kernel.submit(SLEEPS)
     started(run)
     monkeypatch.setattr(calls, "pid_scope", lambda: "another machine")
-    backend = kernel.api.controller().backend("cluster")
-    question = {"kind": "stack"}
-    loop = kernel.api.controller().loop
-    answer = loop.call(backend.questions.ask(run.handle.partition("/")[2], question), 60)
-    assert "time.sleep" in json.dumps(answer)
+    controller = kernel.api.controller()
+
+    async def answers() -> Any:
+        questions = controller.backend("cluster").questions
+        return await questions.ask(run.handle.partition("/")[2], {"kind": "stack"})
+
+    answer = controller.loop.call(answers(), 60)
+    (process,) = answer["answers"]
+    assert process["threads"][0]["calls"][-1][0].endswith("script.py")
     run.cancel()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from jupyter_amltrain.errors import SpecError, TargetError
 from jupyter_amltrain.schema.fields import checked_target
-from jupyter_amltrain.schema.job import JobSpec, Resources
+from jupyter_amltrain.schema.job import Distribution, JobSpec, Resources
 from jupyter_amltrain.slurm import checks, script
 from jupyter_amltrain.slurm.script import LoginNode
 from jupyter_amltrain.slurm.target import SlurmTarget
@@ -70,6 +70,7 @@ def test_time_limit_of_slurm_follows_that_of_the_job_where_the_partition_allows(
         ({"resources": Resources(nodes=3)}, "--nodes 3: partition gpu gives a job 2 nodes"),
         ({"resources": Resources(gpus=8)}, "--gpus 8: no node of partition gpu has so many: 4 a100 a node"),
         ({"resources": Resources(gpus=0.5)}, "--gpus 0.5: Slurm assigns whole GPUs"),
+        ({"resources": Resources(nodes=2), "distribution": Distribution(kind="mpi")}, "--distribution mpi: on several"),
         ({"resources": Resources(cpus=32)}, "--cpus 32: no node"),
         ({"resources": Resources(memory="1T")}, "--mem 1T: no node"),
     ],

@@ -119,6 +119,7 @@ class SlurmHost(QueueHost):
 
     def agree(self, run: Supervisor, outcome: Outcome) -> Outcome:
         """Return the end of a job that Slurm has ended: its SIGTERM reaches the job's processes, too."""
+        self._leave_if_replaced(run)
         if run.stopped is None and run.rank is not None:
             was_killed = outcome.signal == signal.SIGTERM or outcome.exit_code == 128 + signal.SIGTERM
             run.listen(_SIGNAL_TIMEOUT_S if was_killed and not self._ended_by else 0.0)
@@ -142,12 +143,9 @@ class SlurmHost(QueueHost):
     def tick(self, run: Supervisor) -> None:
         """Touch the file that shows that this supervisor lives; end without a word if another one has the run."""
         now = protocol.mono()
-        if self.keeps_state and now - self._owner_read_at >= 1.0:
+        if now - self._owner_read_at >= 1.0:
             self._owner_read_at = now
-            if owner_of(self.task.folder) > self.allocation.restarts:  # Slurm took this node for dead, and it is not
-                log_line(self.task.folder, "supervisor: another node has the run; ending here")
-                self.keeps_state = self.has_queue = False
-                run.end_requested = True
+            self._leave_if_replaced(run)
         if self.keeps_state and now - self._alive_at >= ALIVE_INTERVAL_S:
             self._alive_at = now
             try:
@@ -157,8 +155,16 @@ class SlurmHost(QueueHost):
             except OSError:  # a full disk, or the run was deleted
                 pass
 
+    def _leave_if_replaced(self, run: Supervisor) -> None:
+        """Write nothing more if another supervisor has the run: Slurm took this node for dead, and it is not."""
+        if self.keeps_state and owner_of(self.task.folder) > self.allocation.restarts:
+            log_line(self.task.folder, "supervisor: another node has the run; ending here")
+            self.keeps_state = self.has_queue = False
+            run.end_requested = True
+
     def save_final_state(self, run: Supervisor) -> None:
         """Write the final state, or that of a run that Slurm starts again."""
+        self._leave_if_replaced(run)
         if not self.keeps_state:
             return
         if run.state["state"] == protocol.QUEUED:
