@@ -19,6 +19,7 @@ from jupyter_amltrain.schema.group import GROUP_MIME
 from jupyter_amltrain.schema.record import RECORD_MIME
 from tests.azure.notebook_session import SECRETS
 from tests.fakes import nvml
+from tools import slurm_cluster
 from tools.notebooks import FOLDER, executed, place_of
 
 from .conftest import SETTINGS, end_all
@@ -30,7 +31,15 @@ DEADLINE = 840.0
 AT_ONCE = 5
 NOTEBOOKS = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
 #: Left to a thorough tier: they train again, make a cluster, build environments, or start PyTorch several times.
-SLOW = ("02_ssh_vm", "01_local_digits", "03_azure_cluster", "04_gpu_training", "05_run_configuration", "08_distributed")
+SLOW = (
+    "02_ssh_vm",
+    "01_local_digits",
+    "03_azure_cluster",
+    "04_gpu_training",
+    "05_run_configuration",
+    "08_distributed",
+    "10_slurm",
+)
 #: A path that tells whose machine it was.
 FOREIGN = re.compile(r"(?<!\w)/(?:root|home|Users|tmp|work|workspaces?|builds?|mnt|private)/[\w.~-]")
 
@@ -152,7 +161,9 @@ def state_of(folder: Path) -> Path:
 def test_notebook_runs_from_top_to_bottom(
     name: str, executions: dict[str, Future[Any]], homes: dict[str, Path]
 ) -> None:
-    if name in ("04_gpu_training", "08_distributed"):
+    if name == "10_slurm" and (reason := slurm_cluster.missing_reason()):
+        pytest.skip(reason)
+    if name in ("04_gpu_training", "08_distributed", "10_slurm"):
         pytest.importorskip("torch", reason="PyTorch is not installed")
     if name == "03_azure_cluster":
         nvml.needed()  # its cluster has GPUs
@@ -197,13 +208,13 @@ def azure_cluster_is_right(notebook: Any) -> None:
 def test_notebook_cells_are_equal_across_targets() -> None:
     """Only the target in use differs between this machine, a machine over SSH, and a cluster."""
     cells = []
-    for name in ("01_local_digits", "02_ssh_vm", "03_azure_cluster"):
+    for name in ("01_local_digits", "02_ssh_vm", "03_azure_cluster", "10_slurm"):
         notebook = json.loads((FOLDER / f"{name}.ipynb").read_text(encoding="utf-8"))
         (cell,) = [
             text(c["source"]) for c in code(notebook) if text(c["source"]).startswith("%%aml_submit --name digits ")
         ]
         cells.append(cell)
-    assert cells[0] == cells[1] == cells[2]
+    assert len(set(cells)) == 1
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)

@@ -127,12 +127,26 @@ def ssh(home: Path) -> Iterator[dict[str, str]]:
         server.stop()
 
 
+@contextlib.contextmanager
+def slurm(home: Path) -> Iterator[dict[str, str]]:
+    """A Slurm cluster of two nodes."""
+    from tools.slurm_cluster import Cluster
+
+    cluster = Cluster(home / "cluster")
+    try:
+        yield cluster.environ
+    finally:
+        cluster.stop()
+
+
 def place_of(notebook: Path, home: Path) -> contextlib.AbstractContextManager[dict[str, str]]:
     """What a notebook needs besides this machine; the environment that leads there."""
     if connects(notebook):
         return azure(home / "notebooks")
     if "--kind ssh" in notebook.read_text(encoding="utf-8"):
         return ssh(home)
+    if "--kind slurm" in notebook.read_text(encoding="utf-8"):
+        return slurm(home)
     return contextlib.nullcontext(dict[str, str]())
 
 

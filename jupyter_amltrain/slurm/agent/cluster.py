@@ -159,6 +159,7 @@ def probe(home: str, script: str, timeout_s: float) -> Json:
                 commands.run("scancel", job)
             except AgentError:
                 pass
+            JOBS.forget()
         shutil.rmtree(folder, ignore_errors=True)
 
 
