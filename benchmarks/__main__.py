@@ -26,6 +26,7 @@ for name in (
     "panel_load",
     "azure",
     "ssh",
+    "slurm",
     "downloads",
     "distributed",
     "environments",
