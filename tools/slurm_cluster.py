@@ -205,7 +205,12 @@ class Cluster:
     def command(self, *argv: str) -> subprocess.CompletedProcess[str]:
         """Run a command of Slurm."""
         return subprocess.run(
-            argv, env={**os.environ, **self.environ}, capture_output=True, text=True, timeout=60, check=False
+            [find(argv[0]) or argv[0], *argv[1:]],
+            env={**os.environ, **self.environ},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
 
     def jobs(self) -> list[str]:

@@ -530,7 +530,7 @@ class SshBackend(AgentBackend):
         Name of the machine for display; default: that of the target.
     """
 
-    Target = SshTarget
+    Target: ClassVar[type[ComputeTarget]] = SshTarget
     #: Transport to the machine: that of another backend may call other operations of the agent.
     transport_type: ClassVar[type[SshTransport]] = SshTransport
 

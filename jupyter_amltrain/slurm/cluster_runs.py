@@ -16,6 +16,7 @@ from jupyter_amltrain.backends.base import LaunchPlan
 from jupyter_amltrain.backends.capabilities import TargetSettings
 from jupyter_amltrain.backends.honored import check_honored
 from jupyter_amltrain.backends.local_limits import check_machine
+from jupyter_amltrain.errors import TargetError
 from jupyter_amltrain.jobs.snapshot import Snapshot
 from jupyter_amltrain.schema.job import MAX_NODES, JobSpec
 from jupyter_amltrain.schema.target import TargetInfo
@@ -144,14 +145,25 @@ class ClusterBackend(AgentBackend):
         proven = f"{target.partition}:{self._transport.home}"
         if target.proven == proven:
             return ""
-        request = {"script": script.probe_script(self.cluster, python), "timeout": PROBE_TIMEOUT_S}
-        answer = await self._transport.call("probe", request)
-        if (error := checks.probe_error(answer, target, python)) is not None:
-            raise error
+        try:
+            answer = await self._ask_node(0)
+        except TargetError as error:
+            if error.code != "slurm.refused":
+                raise
+            try:
+                answer = await self._ask_node(1)  # some partitions take only jobs with a GPU
+            except TargetError:
+                raise error from None
+        if (problem := checks.probe_error(answer, target, python)) is not None:
+            raise problem
         note = checks.probe_note(answer)
         if not note:
             self.target = msgspec.structs.replace(target, proven=proven)
         return note
+
+    async def _ask_node(self, gpus: int) -> Mapping[str, Any]:
+        text = script.probe_script(self.cluster, self._agent_python, gpus)
+        return await self._transport.call("probe", {"script": text, "timeout": PROBE_TIMEOUT_S})
 
     async def _check_interpreter(self, spec: JobSpec, snapshot: Snapshot) -> tuple[str, ...]:
         if self.cluster.modules or self.cluster.setup or self.cluster.container:

@@ -58,13 +58,17 @@ def _gpus_table(rows: Sequence[Row], used: Mapping[str, Mapping[str, int]]) -> s
         for kind, count in row["gpus"].items():
             number = totals.setdefault((row["partition"], kind), [0, 0])
             number[0] += count * row["nodes"]
-            usable = not row["state"].startswith(("down", "drain", "fail", "maint", "unk", "no_respond", "reserved"))
-            number[1] += count * row["nodes"] if usable else 0
+            number[1] += count * row["nodes"] if _is_up(row["state"]) else 0
     lines = []
     for (partition, kind), (total, usable) in totals.items():
         free = max(0, usable - int(used.get(partition, {}).get(kind, 0)))
         lines.append([partition, kind or "any", str(free), str(total)])
     return table(["partition", "GPU", "free", "of"], lines) if lines else ""
+
+
+def _is_up(state: str) -> bool:
+    """Whether nodes in a state of Slurm take jobs."""
+    return not state.startswith(("down", "drain", "fail", "maint", "unk", "no_respond", "reserved"))
 
 
 def _jobs_table(jobs: Sequence[Row]) -> str:

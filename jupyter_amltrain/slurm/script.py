@@ -74,7 +74,7 @@ def batch_script(
     below_srun = nodes > 1 or in_pyxis
     options = [
         f"--job-name={_word(spec.name)}",
-        f"--output={_word(posixpath.join(folder, 'log', 'slurm.txt'))}",
+        f"--output={_word(posixpath.join(folder, 'log', 'slurm.txt').replace('%', '%%'))}",
         "--open-mode=append",
         f"--chdir={_word(machine.home)}",
         *_placement(target),
@@ -86,7 +86,7 @@ def batch_script(
         f"--time={minutes}" if minutes else "",
         # To the script, which is the supervisor; below srun to the supervisors, and not to srun.
         f"--signal={'' if below_srun else 'B:'}TERM@{notice}",
-        "--requeue",
+        "--requeue" if spec.max_restarts else "",  # else as the cluster does it
         *spec.options,
     ]
     words = [machine.python, "-I", "-S", machine.agent, "guest", "slurm", "run", machine.home, run_id]
@@ -101,7 +101,7 @@ def batch_script(
     return "\n".join(lines) + "\n"
 
 
-def probe_script(target: SlurmTarget, python: str) -> str:
+def probe_script(target: SlurmTarget, python: str, gpus: int = 0) -> str:
     """Return the script of the job that looks at the shared folder from a compute node."""
     code = (
         "import json,os,shutil,socket,sys,time; f='PROBE_FOLDER';"
@@ -112,7 +112,7 @@ def probe_script(target: SlurmTarget, python: str) -> str:
     code = code.replace("RUNTIME", repr("apptainer" if target.container_runtime == "apptainer" else "sh"))
     options = [
         "--job-name=amltrain-probe", "--output=PROBE_FOLDER/output", "--chdir=/tmp", "--time=1", "--nodes=1",
-        *_placement(target),
+        *_placement(target), *([f"--gpus-per-node={gpus}"] if gpus else []),
     ]  # fmt: skip
     lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in options), *_setup(target)]
     return "\n".join([*lines, f"exec {shlex.quote(python)} -c {shlex.quote(code)}"]) + "\n"

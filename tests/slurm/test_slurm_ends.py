@@ -95,7 +95,8 @@ def test_time_limit_of_slurm_lets_the_job_save(kernel: Kernel) -> None:
     assert "saved" in run.logs()
 
 
-def test_killed_supervisor_ends_the_run(kernel: Kernel) -> None:
+def test_killed_supervisor_ends_the_run(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "WRITTEN_TIMEOUT_S", 2.0)
     run = kernel.submit(SLEEPS)
     started(run)
     os.kill(state_of(kernel, run)["supervisor"]["pid"], signal.SIGKILL)
@@ -141,7 +142,7 @@ def test_run_continues_without_kernel_and_is_found_by_the_next(kernel: Kernel) -
 
 
 def test_job_that_slurm_has_forgotten_is_lost(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "RESULT_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(runs, "WRITTEN_TIMEOUT_S", 0.5)
     run = kernel.submit("print(1)", options=["--hold"])
     job = kernel.job(run)
     record = {"job": "999999", "submitted": time.time() - 60, "schema": 1}
@@ -202,7 +203,7 @@ def test_started_job_without_a_sign_of_life_says_so(home: Path) -> None:
     folder = home / "runs" / "quiet"
     folder.mkdir(parents=True)
     write_json(str(folder / "slurm.json"), {"job": "5", "submitted": 1.0, "schema": 1})
-    listed = Jobs(parse("5|RUNNING|1|1:00:00|2:00|1|n1|main|x|None\n"), None, 0.0, time.time())
+    listed = Jobs(parse("5|RUNNING|1|1:00:00|2:00|1|n1|main|None|x\n"), None, 0.0, time.time())
     state = {"state": "queued", "detail": "", "changed": 1.0, "phases": []}
     found = runs.current(str(home), "quiet", state, listed)
     assert found["state"] == "queued" and "no sign of life for 120 s" in found["detail"]

@@ -72,10 +72,10 @@ def test_gpus_are_counted_by_type() -> None:
 
 
 def test_list_of_jobs_is_parsed_and_damaged_lines_are_skipped() -> None:
-    waits = "12|PENDING|1796018811|30:00|0:00|2||main|a b|Resources\n"
-    text = waits + "13|RUNNING|N/A|UNLIMITED|1:02|1|n1|main|x|None\nnoise\n"
+    waits = "12|PENDING|1796018811|30:00|0:00|2||main|Resources|a|b\n"
+    text = waits + "13|RUNNING|N/A|UNLIMITED|1:02|1|n1|main|None|x\nnoise\n"
     found = parse(text)
-    assert found["12"].start == 1796018811.0 and found["12"].nodes == 2 and found["12"].name == "a b"
+    assert found["12"].start == 1796018811.0 and found["12"].nodes == 2 and found["12"].name == "a|b"
     assert found["13"].limit is None and found["13"].seconds == 62 and found["13"].hosts == "n1"
     assert positions(Jobs(found, None, 0.0)) == {"12": (1, 1)}
 

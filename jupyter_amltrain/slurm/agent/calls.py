@@ -207,7 +207,6 @@ def info(context: AgentContext, payload: Json) -> Json:
     facts.update(
         queued=sum(1 for job in mine if job.state == "PENDING"),
         running=sum(1 for job in mine if job.state == "RUNNING"),
-        cluster=cluster.read(str(payload.get("partition") or "")),
     )
     return facts
 

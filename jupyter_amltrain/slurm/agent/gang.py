@@ -144,7 +144,8 @@ class GangHost(SlurmHost):
         verdict = self._decide(run) if self.allocation.is_first else self._await_verdict(run, outcome)
         if isinstance(verdict.get("failed_rank"), int):
             run.state["failed_rank"] = verdict["failed_rank"]
-        found = Outcome(*(verdict.get(name) for name in Outcome._fields))
+        state, reason, detail = (str(verdict.get(name) or "") for name in ("state", "reason", "detail"))
+        found = Outcome(state, reason, detail, verdict.get("exit_code"), verdict.get("signal"))
         if attempts.may_restart(self.task.job, run.state, found) and not super().cancel_requested(run):
             self._attempt += 1
             self._others_end = False

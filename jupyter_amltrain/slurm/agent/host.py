@@ -137,7 +137,7 @@ class SlurmHost(QueueHost):
     def _allow_attempt(self, run: Supervisor) -> None:
         """Let there be a next attempt, whatever --max-restarts says: Slurm starts the job again."""
         restarts = dict(self.task.job.get("restarts") or {"preempt_after": 0.0})
-        restarts["max"] = max(int(restarts.get("max") or 0), attempts.number(run.state))
+        restarts["max"] = max(int(restarts.get("max") or 0) + 1, attempts.number(run.state))
         self.task.job["restarts"] = restarts
 
     def tick(self, run: Supervisor) -> None:

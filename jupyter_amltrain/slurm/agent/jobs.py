@@ -16,7 +16,7 @@ from . import commands
 INTERVAL_S = 2.5
 #: Seconds for squeue, for which all readers of states wait; and until one that had no answer is called again.
 _TIMEOUT_S, _RETRY_S = 6.0, 15.0
-_FORMAT = "%i|%T|%S|%l|%M|%D|%N|%P|%j|%r"
+_FORMAT = "%i|%T|%S|%l|%M|%D|%N|%P|%r|%j"
 
 
 class Job(NamedTuple):
@@ -57,7 +57,7 @@ def parse(text: str) -> Dict[str, Job]:
     for line in text.splitlines():
         parts = line.split("|", 9)
         if len(parts) == 10:
-            job, state, start, limit, seconds, nodes, hosts, partition, name, reason = (part.strip() for part in parts)
+            job, state, start, limit, seconds, nodes, hosts, partition, reason, name = (part.strip() for part in parts)
             found[job] = Job(
                 job, state, _moment(start), commands.duration(limit), commands.duration(seconds),
                 commands.whole(nodes), hosts, partition, name, reason,

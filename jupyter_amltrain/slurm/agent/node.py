@@ -68,6 +68,7 @@ def main(argv: List[str]) -> int:
         return 0
     os.umask(0o077)
     become_subreaper()
+    _allow_restarts(job, attempts.allowed(job) + allocation.restarts)
     if allocation.is_first:
         _enter_attempt(folder, job, state, allocation)
     else:
@@ -95,18 +96,16 @@ def _enter_attempt(folder: str, job: Json, state: Json, allocation: Allocation) 
     if state["state"] != QUEUED:  # its supervisor was killed before it could enter the next attempt
         began = state["phases"][-1]["start"] if state["phases"] else protocol.wall()
         end = Outcome(FAILED, LOST, "was killed, and requeued by Slurm", None, None)
-        _allow_restarts(job, attempts.number(state))
         attempts.begin_next(job, state, end, max(0.0, protocol.wall() - began))
         attempts.clear_records(folder)
         attempts.mark_logs(folder, "%s, after it %s" % (attempts.title(job, state), end.detail))
-    _allow_restarts(job, attempts.number(state) - 1)
     write_text(os.path.join(folder, OWNER), str(allocation.restarts))
     state.update(supervisor=identity(os.getpid()), guardian=None, rank=None, queue="", nodes=allocation.nodes)
     log_line(folder, "supervisor: job %s of Slurm on %s" % (allocation.job, allocation.name))
 
 
 def _allow_restarts(job: Json, count: int) -> None:
-    """Let the job have had that many restarts: those by Slurm count beside those of --max-restarts."""
+    """Let the job start again that often: those by Slurm count beside those of --max-restarts."""
     if count > attempts.allowed(job):
         job["restarts"] = dict(job.get("restarts") or {"preempt_after": 0.0}, max=count)
 

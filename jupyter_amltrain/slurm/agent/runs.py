@@ -37,6 +37,8 @@ ALIVE_INTERVAL_S, SILENCE_S = 10.0, 60.0
 #: Seconds after the end of a job, or after it is absent from the list, in which its result may still come: a shared
 #: folder shows files of other machines late.
 RESULT_TIMEOUT_S = 6.0
+#: The same for a job whose supervisor has had the time to write it.
+WRITTEN_TIMEOUT_S = 30.0
 #: Seconds after a cancel, beyond the grace period, after which Slurm is asked to kill the job.
 _KILL_AFTER_S = 20.0
 _MAX_QUOTED = 600
@@ -136,13 +138,20 @@ def _after_end(home: str, run: str, state: Json, record: Json, job: Optional[Job
     if job is None and isinstance(submitted, (int, float)) and time.time() - submitted < RESULT_TIMEOUT_S:
         return state  # a list from before the submit
     first = _gone.setdefault((home, run), jobs.at)
-    is_canceled_early = job is not None and job.state == "CANCELLED" and state["state"] == QUEUED
-    if not is_canceled_early and protocol.mono() - first < RESULT_TIMEOUT_S:
+    if protocol.mono() - first < _result_timeout_s(state, job):
         return state
     newest = damage.read_state(home, run)
     if newest is None or newest["state"] in TERMINAL:
         return newest or state
     return finish(home, run, newest, record["job"], job)
+
+
+def _result_timeout_s(state: Json, job: Optional[Job]) -> float:
+    """Return how long the result of a run is waited for after its job has ended."""
+    if job is not None and state["state"] == QUEUED:
+        return 0.0 if job.state == "CANCELLED" else RESULT_TIMEOUT_S
+    is_killed = job is not None and job.state not in ("COMPLETED", "FAILED")
+    return RESULT_TIMEOUT_S if is_killed else WRITTEN_TIMEOUT_S
 
 
 def finish(home: str, run: str, state: Json, job_id: str, job: Optional[Job]) -> Json:
