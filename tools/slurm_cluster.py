@@ -152,10 +152,12 @@ class Cluster:
     def _start(self, name: str, *argv: str) -> None:
         program = find(argv[0])
         assert program is not None
+        # Tests end all processes that have the state root of a test in their environment.
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("AMLTRAIN_")}
         with (self.folder / "log" / f"{name}.out").open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 [program, *argv[1:]],
-                env={**os.environ, **self.environ},
+                env={**environ, **self.environ},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

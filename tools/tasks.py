@@ -69,6 +69,7 @@ def test_trust(arguments: list[str]) -> int:
     compiler.ensure()
     azurite.ensure()
     openssh.ensure()
+    slurm_cluster.ensure()
     apart = ("azure", "azureml_emulator", "distributed", "slurm", "ui")
     where = ["tests", *(f"--ignore=tests/{name}" for name in apart)]
     return _pytest("thorough and not soak and not gpu", [*_workers(), *where, *arguments])

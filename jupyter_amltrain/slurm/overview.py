@@ -75,10 +75,10 @@ def _jobs_table(jobs: Sequence[Row]) -> str:
     if not jobs:
         return "You have no jobs."
     return table(
-        ["job", "name", "run", "state", "nodes", "why it waits"],
+        ["job", "name", "state", "nodes", "why it waits"],
         [
             [
-                job["id"], job["name"], job["run"], job["state"].lower(), job["hosts"] or str(job["nodes"]),
+                job["id"], job["run"] or job["name"], job["state"].lower(), job["hosts"] or str(job["nodes"]),
                 job["words"] if job["state"] == "PENDING" else "",
             ]
             for job in jobs

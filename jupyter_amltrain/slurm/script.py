@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.schema.job import JobSpec
+from jupyter_amltrain.slurm.agent.runs import OUTPUTS
 from jupyter_amltrain.slurm.target import SlurmTarget
 
 #: Seconds by which Slurm may send its signal earlier than asked: it looks at time limits once a minute.
@@ -68,13 +69,14 @@ def batch_script(
     longest
         Seconds that the partition allows; ``None`` for no limit.
     """
-    nodes, folder = spec.resources.nodes, posixpath.join(machine.home, "runs", run_id)
+    # Not in the run's folder, which appears a moment after the job was submitted: Slurm may start it before.
+    nodes, output = spec.resources.nodes, posixpath.join(machine.home, OUTPUTS, f"{run_id}.txt")
     minutes = time_limit(spec.timeout, grace, longest)
     notice, in_pyxis = notice_s(grace), target.container_runtime == "pyxis"
     below_srun = nodes > 1 or in_pyxis
     options = [
-        f"--job-name={_word(spec.name)}",
-        f"--output={_word(posixpath.join(folder, 'log', 'slurm.txt').replace('%', '%%'))}",
+        f"--job-name={run_id}",
+        f"--output={_word(output.replace('%', '%%'))}",
         "--open-mode=append",
         f"--chdir={_word(machine.home)}",
         *_placement(target),

@@ -38,7 +38,7 @@ def test_script_asks_for_what_the_job_names() -> None:
     text = text_of(target, resources=resources, timeout=3600, options=("--nice=100",))
     for line in (
         *("--partition=gpu", "--account=physics", "--qos=high", "--constraint=a100|h100", "--nodes=2", "--mem=64G"),
-        *("--gpus-per-node=2", "--cpus-per-task=8", "--nice=100", "--job-name='a job'"),
+        *("--gpus-per-node=2", "--cpus-per-task=8", "--nice=100", "--job-name=run-1"),
     ):
         assert f"#SBATCH {line}\n" in text
     assert "exec srun " in text and "--signal=TERM@" in text and "--requeue" not in text

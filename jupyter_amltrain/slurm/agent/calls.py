@@ -31,7 +31,7 @@ from jupyter_amltrain.agent.queue.dispatcher_client import AgentContext, zipapp
 from jupyter_amltrain.agent.queue.job_fields import check_payload
 
 from . import cluster, commands, reasons, runs
-from .jobs import JOBS
+from .jobs import JOBS, Job
 
 Json = Dict[str, Any]
 
@@ -56,7 +56,8 @@ def submit(context: AgentContext, payload: Json) -> Json:
     queue = os.path.join(home, _QUEUE)
     if submission.is_repeated(home, submitted):
         return {"run": run, "state": QUEUED, "folder": run_folder(home, run)}
-    os.makedirs(queue, mode=0o700, exist_ok=True)
+    for folder in (queue, os.path.join(home, runs.OUTPUTS)):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
     variables = dict(os.environ) if request.get("login") else {}
     variables.update(submitted.environ)
     hidden = submission.hidden_folder(home, run, submitted.submission)
@@ -193,6 +194,10 @@ def delete(context: AgentContext, payload: Json) -> Json:
     trash = os.path.join(context.home, RUNS, ".gone-%s-%s" % (run, os.urandom(4).hex()))
     os.rename(folder, trash)
     shutil.rmtree(trash, ignore_errors=True)
+    try:
+        os.unlink(runs.output_file(context.home, run))
+    except OSError:  # its job has never started
+        pass
     return {"run": run, "deleted": True}
 
 
@@ -243,19 +248,18 @@ def overview(context: AgentContext, payload: Json) -> Json:
     listed = JOBS.get()
     if listed.error is not None:
         raise listed.error
-    records = {}
-    try:
-        for run in os.listdir(os.path.join(context.home, RUNS)):
-            if valid_run_id(run) and (record := runs.record_of(context.home, run)):
-                records[record["job"]] = run
-    except FileNotFoundError:
-        pass
     jobs = [
-        dict(job._asdict(), run=records.get(job.id, ""), words=reasons.words(job.reason, job.id))
+        dict(job._asdict(), run=_run_of(context.home, job), words=reasons.words(job.reason, job.id))
         for job in listed.by_id.values()
         if job.state not in reasons.ENDED
     ]
     return {"nodes": cluster.nodes(), "jobs": jobs, "used": cluster.gpus_used(), "shares": cluster.shares()}
+
+
+def _run_of(home: str, job: Job) -> str:
+    """Return the run of a job, which has its name; empty for another job."""
+    is_run = valid_run_id(job.name) and runs.record_of(home, job.name).get("job") == job.id
+    return job.name if is_run else ""
 
 
 def probe(context: AgentContext, payload: Json) -> Json:

@@ -28,8 +28,10 @@ from .jobs import JOBS, Job, Jobs, positions
 
 Json = Dict[str, Any]
 
-#: File of a run with its job, the file that its supervisor touches, and the output of the job's script.
-RECORD, ALIVE, SCRIPT, OUTPUT = "slurm.json", "slurm-alive", "slurm.sh", "log/slurm.txt"
+#: File of a run with its job, the file that its supervisor touches, and the script of the job.
+RECORD, ALIVE, SCRIPT = "slurm.json", "slurm-alive", "slurm.sh"
+#: Folder of the state root with the output of each job's script, ``RUN.txt``.
+OUTPUTS = "slurm-logs"
 #: File with the number of requeues of the supervisor that a run has now.
 OWNER = "slurm-owner"
 #: Seconds between two touches; without one for longer the run is shown as one without.
@@ -52,7 +54,8 @@ def record_of(home: str, run: str) -> Json:
         found = read_json(os.path.join(run_folder(home, run), RECORD))
     except (AgentError, OSError):
         return {}
-    return found if isinstance(found, dict) and isinstance(found.get("job"), str) else {}
+    is_valid = isinstance(found, dict) and isinstance(found.get("job"), str) and found["job"].isdigit()
+    return found if found is not None and is_valid else {}  # a job can write anything into its folder
 
 
 def current(home: str, run: str, state: Json, jobs: Optional[Jobs] = None) -> Json:
@@ -99,13 +102,13 @@ def _started(home: str, run: str, state: Json, job: Job) -> Json:
     if state["state"] == QUEUED:
         text = "Slurm has started it on %s" % (job.hosts or "a node")
         if seconds > SILENCE_S:
-            text += ", and it has given no sign of life for %d s: see %s" % (seconds, os.path.join(folder, OUTPUT))
+            text += ", and it has given no sign of life for %d s: see %s" % (seconds, output_file(home, run))
         return dict(state, detail=text)
     _kill_if_overdue(home, run, job)
     silent = _silence(folder)
     if silent is not None and silent > SILENCE_S and seconds > SILENCE_S:
         text = "Slurm says RUNNING on %s, and its supervisor has given no sign of life for %d s: see %s"
-        return dict(state, detail=text % (job.hosts, silent, os.path.join(folder, OUTPUT)))
+        return dict(state, detail=text % (job.hosts, silent, output_file(home, run)))
     return state
 
 
@@ -169,7 +172,7 @@ def finish(home: str, run: str, state: Json, job_id: str, job: Optional[Job]) ->
             "signal",
             "its supervisor was killed, and its job has ended with %s" % (exit_code or "an error"),
         )
-    elif name == FAILED and reason == "launch" and (text := output_text(folder)):
+    elif name == FAILED and reason == "launch" and (text := output_text(home, run)):
         detail = "could not be started: %s" % text
     if state["state"] == QUEUED and name == CANCELED:
         detail = "%s before it started" % detail
@@ -194,10 +197,15 @@ def _last_facts(job_id: str) -> Tuple[str, str]:
     return state.split(" ")[0], code.strip()
 
 
-def output_text(folder: str) -> str:
+def output_file(home: str, run: str) -> str:
+    """Return the path of the output of a run's script, before and beside the output of the run."""
+    return os.path.join(home, OUTPUTS, run + ".txt")
+
+
+def output_text(home: str, run: str) -> str:
     """Return the last lines of what the job's script has printed, without Slurm's own."""
     try:
-        with open(os.path.join(folder, OUTPUT), "rb") as file:
+        with open(output_file(home, run), "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
             lines = file.read().decode("utf-8", "replace").splitlines()
     except OSError:
