@@ -169,6 +169,18 @@ def test_dead_node_lets_the_run_start_on_the_other_one(kernel: Kernel) -> None:
         kernel.cluster.wait_ready()
 
 
+def test_second_job_of_a_run_starts_nothing(kernel: Kernel) -> None:
+    run = kernel.submit("print('once')", options=["--hold"], name="once")
+    kernel.job(run)
+    script = kernel.folder(run) / "again.sh"
+    script.write_text((kernel.folder(run) / "slurm.sh").read_text().replace("#SBATCH --hold\n", ""))
+    other = kernel.cluster.command("sbatch", "--parsable", str(script)).stdout.strip()
+    until(kernel.cluster.jobs, lambda jobs: other not in jobs)
+    assert run.record().state == "queued" and run.logs() == ""
+    kernel.cluster.command("scontrol", "release", kernel.job(run))
+    assert kernel.ended(run).state == "completed" and run.logs() == "once\n"
+
+
 def test_out_of_memory_is_the_reason_of_a_run_whose_job_was_killed(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

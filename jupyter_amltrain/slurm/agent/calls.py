@@ -70,7 +70,11 @@ def submit(context: AgentContext, payload: Json) -> Json:
         with open(os.path.join(hidden, runs.SCRIPT), "w") as file:
             file.write(script)
         job = _sbatch(script, variables, submitted.secrets)
-        runs.keep_record(hidden, {"job": job, "submitted": time.time(), "nodes": int(request.get("nodes") or 1)})
+        try:
+            runs.keep_record(hidden, {"job": job, "submitted": time.time(), "nodes": int(request.get("nodes") or 1)})
+        except OSError:  # a full disk: the run will not exist
+            commands.run("scancel", job)
+            raise
 
     try:
         submission.create_folder(home, submitted, queue, 0, start)

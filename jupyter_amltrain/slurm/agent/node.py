@@ -37,7 +37,7 @@ from . import allocation as allocations
 from .allocation import Allocation
 from .gang import GangHost
 from .host import SlurmHost
-from .runs import OWNER
+from .runs import OWNER, record_of
 
 Json = Dict[str, Any]
 
@@ -63,6 +63,10 @@ def main(argv: List[str]) -> int:
     state = None if job is None else read_state(folder)
     if job is None or state is None:
         sys.stderr.write("there is no run in %s\n" % folder)
+        return 1
+    if record_of(args.home, args.run).get("job", allocation.job) != allocation.job:
+        # The reply to a submit was lost, and it was sent again.
+        sys.stderr.write("job %s is not that of the run\n" % allocation.job)
         return 1
     if state["state"] in TERMINAL:  # canceled while Slurm started it
         return 0
