@@ -18,26 +18,32 @@ _ONE_NODE = ("mpi", "horovod", "ray")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
-def partition_of(target: SlurmTarget, facts: Facts) -> Mapping[str, Any] | None:
-    """Return the partition of a target: the named one, else the cluster's default; ``None`` if it has none."""
+def partitions_of(target: SlurmTarget, facts: Facts) -> list[Mapping[str, Any]]:
+    """Return the partitions of a target: the named ones, else the cluster's default."""
     rows: Sequence[Mapping[str, Any]] = facts.get("partitions") or ()
-    name = target.partition
-    return next((row for row in rows if (row["name"] == name if name else row["default"])), None)
+    names = target.partition.split(",")
+    return [row for row in rows if (row["name"] in names if target.partition else row["default"])]
+
+
+def longest_of(target: SlurmTarget, facts: Facts) -> float | None:
+    """Return the seconds that the partition of a target allows; ``None`` for no limit, or for several partitions."""
+    rows = partitions_of(target, facts)
+    return rows[0]["max_time"] if len(rows) == 1 else None
 
 
 def check_target(target: SlurmTarget, facts: Facts) -> None:
     """Raise :class:`TargetError` for a partition, account or constraint that the cluster does not have."""
-    partitions = [str(row["name"]) for row in facts.get("partitions") or ()]
-    partition = partition_of(target, facts)
-    if partition is None and target.partition:
+    known = [str(row["name"]) for row in facts.get("partitions") or ()]
+    if target.partition and (unknown := [name for name in target.partition.split(",") if name not in known]):
         raise TargetError(
-            f"--partition {target.partition}: the cluster has no such partition.",
-            hint=f"It has: {', '.join(partitions)}",
+            f"--partition {unknown[0]}: the cluster has no such partition.",
+            hint=f"It has: {', '.join(known)}",
             code="slurm.partition",
         )
-    if partition is None:
+    rows = partitions_of(target, facts)
+    if not rows:
         raise TargetError(
-            "The cluster has no default partition.", hint=f"Name one: --partition {' or '.join(partitions)}",
+            "The cluster has no default partition.", hint=f"Name one: --partition {' or '.join(known)}",
             code="slurm.partition",
         )  # fmt: skip
     accounts = list(facts.get("accounts") or ())
@@ -47,11 +53,11 @@ def check_target(target: SlurmTarget, facts: Facts) -> None:
             hint=f"You have: {', '.join(accounts)}",
             code="slurm.account",
         )
-    features = sorted({name for row in _nodes(partition, facts) for name in row["features"]})
-    names = _features(target.constraint)
-    if names and (unknown := [name for name in names if name not in features]):
+    features = sorted({name for row in nodes_of(rows, facts) for name in row["features"]})
+    if absent := [name for name in _features(target.constraint) if name not in features]:
+        where = " or ".join(str(row["name"]) for row in rows)
         raise TargetError(
-            f"--constraint {target.constraint}: no node of partition {partition['name']} has the feature {unknown[0]}.",
+            f"--constraint {target.constraint}: no node of partition {where} has the feature {absent[0]}.",
             hint=f"There are: {', '.join(features) or 'none'}",
             code="slurm.constraint",
         )
@@ -59,17 +65,17 @@ def check_target(target: SlurmTarget, facts: Facts) -> None:
 
 def check_job(spec: JobSpec, target: SlurmTarget, facts: Facts) -> None:
     """Raise :class:`SpecError` for what no node of the partition can give."""
-    partition = partition_of(target, facts)
-    if partition is None:
+    partitions = partitions_of(target, facts)
+    if len(partitions) != 1:  # Slurm chooses one of them
         return
-    for flag, reason, hint, field in _reasons(spec, partition, facts):
+    for flag, reason, hint, field in _reasons(spec, partitions[0], facts):
         raise SpecError(f"{reason}.", hint=hint, code="slurm.limit", field=field).about(flag)
 
 
 def _reasons(spec: JobSpec, partition: Mapping[str, Any], facts: Facts) -> Iterator[tuple[str, str, str, str]]:
     """Yield flag, reason, hint and field of what the partition does not allow."""
     resources, name = spec.resources, partition["name"]
-    rows = _nodes(partition, facts)
+    rows = nodes_of([partition], facts)
     longest, most = partition["max_time"], partition["max_nodes"] or partition["nodes"]
     if spec.timeout is not None and longest is not None and spec.timeout > longest:
         reason = f"partition {name} allows {duration_text(longest)}"
@@ -98,8 +104,10 @@ def _reasons(spec: JobSpec, partition: Mapping[str, Any], facts: Facts) -> Itera
         yield f"--mem {resources.memory}", reason, f"Try: --mem {memory >> 20}M", "resources.memory"
 
 
-def _nodes(partition: Mapping[str, Any], facts: Facts) -> list[Mapping[str, Any]]:
-    return [row for row in facts.get("nodes") or () if row["partition"] == partition["name"]]
+def nodes_of(partitions: Sequence[Mapping[str, Any]], facts: Facts) -> list[Mapping[str, Any]]:
+    """Return the kinds of nodes of partitions."""
+    names = [row["name"] for row in partitions]
+    return [row for row in facts.get("nodes") or () if row["partition"] in names]
 
 
 def _gpus_text(rows: Sequence[Mapping[str, Any]]) -> str:

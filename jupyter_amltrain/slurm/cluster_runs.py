@@ -42,9 +42,15 @@ class ClusterBackend(AgentBackend):
         self.monitors = None  # type: ignore[assignment]
         self.overview = ClusterOverview(self._transport)
         self.settings = TargetSettings(target.name)
+        self._use_image()
         self._facts: dict[str, Any] = {}
         self._facts_at = float("-inf")
         self._facts_guard = asyncio.Lock()
+
+    def _use_image(self) -> None:
+        """Let jobs in an image have the interpreter of the image, unless the target names one."""
+        if self.cluster.container and not self.cluster.python:
+            self._machine = msgspec.structs.replace(self._machine, python="python3")
 
     @property
     def cluster(self) -> SlurmTarget:
@@ -73,7 +79,8 @@ class ClusterBackend(AgentBackend):
     def _script_machine(self) -> script.LoginNode:
         return script.LoginNode(
             agent=self._agent_file,
-            python=self._agent_python,
+            # The agent runs in the image, too, where Slurm starts the image.
+            python="python3" if self.cluster.container_runtime == "pyxis" else self._agent_python,
             home=self._transport.home,
             kill_wait=int(self._facts.get("kill_wait") or 30),
         )
@@ -94,11 +101,8 @@ class ClusterBackend(AgentBackend):
         facts, spec = await self.facts(), plan.spec
         checks.check_target(self.cluster, facts)
         checks.check_job(spec, self.cluster, facts)
-        partition = checks.partition_of(self.cluster, facts)
-        grace = default_grace()
-        text = script.batch_script(
-            spec, self.cluster, plan.run_id, self._script_machine(), grace, partition["max_time"] if partition else None
-        )
+        grace, longest = default_grace(), checks.longest_of(self.cluster, facts)
+        text = script.batch_script(spec, self.cluster, plan.run_id, self._script_machine(), grace, longest)
         request = {**plan.request, "grace": grace}
         ranks = request.get("ranks")
         if ranks and not ranks["processes"] and spec.resources.gpu_count:
@@ -121,15 +125,16 @@ class ClusterBackend(AgentBackend):
         """
         facts = await self.facts(0.0)
         checks.check_target(self.cluster, facts)
-        partition = checks.partition_of(self.cluster, facts)
-        rows = [row for row in facts["nodes"] if partition and row["partition"] == partition["name"]]
-        gpus = sum(row["nodes"] * sum(row["gpus"].values()) for row in rows)
+        partitions = checks.partitions_of(self.cluster, facts)
+        names = [str(row["name"]) for row in partitions]
+        rows = checks.nodes_of(partitions, facts)
         cpus = sum(row["nodes"] * row["cpus"] for row in rows)
-        free = max(0, cpus - sum(row["cpus_used"] for row in rows))
-        slots = {"cpu": {"total": cpus, "free": free}}
+        gpus = sum(row["nodes"] * sum(row["gpus"].values()) for row in rows)
+        used = sum(sum(kinds.values()) for name, kinds in facts["used"].items() if name in names)
+        slots = {"cpu": {"total": cpus, "free": max(0, cpus - sum(row["cpus_used"] for row in rows))}}
         if gpus:
-            slots["gpu"] = {"total": gpus, "free": gpus}
-        detail = f"Slurm {facts['version']}, partition {partition['name'] if partition else ''}"
+            slots["gpu"] = {"total": gpus, "free": max(0, gpus - used)}
+        detail = f"Slurm {facts['version']}, partition {', '.join(names)}"
         note = await self._probe()
         return msgspec.structs.replace(info, slots=slots, detail=f"{detail}. {note}" if note else detail)
 

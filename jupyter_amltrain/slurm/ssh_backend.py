@@ -40,6 +40,7 @@ class SlurmLoginBackend(ClusterBackend, SshBackend):
         """See :meth:`Backend.check`; completes the target's fields with what the login node says."""
         login = await self._connect(self.cluster.login())
         self.target = with_facts(self.cluster, login)
+        self._use_image()
         return await self.checked_cluster(await AgentBackend.check(self))
 
     async def plan(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> LaunchPlan:

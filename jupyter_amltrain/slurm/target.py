@@ -89,4 +89,5 @@ def with_facts(target: SlurmTarget, facts: ComputeTarget) -> SlurmTarget:
     import msgspec
 
     assert isinstance(facts, SshLogin)
-    return msgspec.structs.replace(target, python=facts.python, workdir=facts.workdir)
+    python = target.python or ("" if target.container else facts.python)
+    return msgspec.structs.replace(target, python=python, workdir=facts.workdir)

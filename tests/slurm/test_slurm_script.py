@@ -86,6 +86,7 @@ def test_job_that_the_partition_cannot_run_is_refused(fields: dict[str, Any], me
     ("fields", "words"),
     [
         ({"partition": "nope"}, ("nope", "cpu, gpu")),
+        ({"partition": "gpu,nope"}, ("nope", "cpu, gpu")),
         ({"partition": "gpu", "account": "chemistry"}, ("chemistry", "physics")),
         ({"partition": "gpu", "constraint": "h100"}, ("h100", "a100")),
     ],
@@ -99,6 +100,10 @@ def test_target_that_the_cluster_does_not_have_is_refused(fields: dict[str, str]
 def test_target_and_job_that_fit_are_accepted() -> None:
     target = SlurmTarget(name="c", partition="gpu", account="physics", constraint="a100|h100&[x*2]")
     checks.check_target(target, FACTS)
+    several = SlurmTarget(name="c", partition="gpu,cpu", constraint="a100")
+    checks.check_target(several, FACTS)
+    checks.check_job(JobSpec(name="x", timeout=7200), several, FACTS)  # Slurm chooses the partition
+    assert checks.longest_of(several, FACTS) is None and checks.longest_of(target, FACTS) == 3600
     checks.check_job(JobSpec(name="x", timeout=3600, resources=Resources(gpus=4, nodes=2)), target, FACTS)
 
 

@@ -39,6 +39,7 @@ def read(partition: str = "") -> Json:
         "version": commands.run("sinfo", "--version").strip().rpartition(" ")[2],
         "partitions": [_partition(row) for row in commands.show("partition")],
         "nodes": nodes(),
+        "used": gpus_used(),
         "kill_wait": commands.whole(config.get("KillWait", "30")) or 30,
         "cluster": config.get("ClusterName", ""),
         "accounts": _accounts(),
