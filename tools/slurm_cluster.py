@@ -22,7 +22,7 @@ from tools.environment import say
 from tools.openssh import free_port
 
 #: Folders that are often outside of a user's PATH.
-_FOLDERS = ("/usr/sbin", "/sbin")
+_FOLDERS = ("/usr/bin", "/usr/sbin", "/sbin")
 _PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "squeue")
 #: Seconds for the daemons to be ready.
 _START_TIMEOUT_S = 60.0

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
+import msgspec
+
 from jupyter_amltrain.schema.ssh_target import SshLogin, SshTarget
 from jupyter_amltrain.schema.target import SERVICE_LIMITS, ComputeTarget, Limit, form_field
 
@@ -86,8 +88,6 @@ class SlurmTarget(SshLogin, frozen=True, kw_only=True, tag="slurm"):
 
 def with_facts(target: SlurmTarget, facts: ComputeTarget) -> SlurmTarget:
     """Return a target with the interpreter and the folder that its login node has told."""
-    import msgspec
-
     assert isinstance(facts, SshLogin)
     python = target.python or ("" if target.container else facts.python)
     return msgspec.structs.replace(target, python=python, workdir=facts.workdir)
