@@ -15,6 +15,8 @@ from jupyter_amltrain.loop import LoopThread
 _CALLS = frozenset({"submit", "poll", "list", "cancel", "delete", "info", "limits", "probe", "overview", "ask"})
 #: Seconds between two looks at folders that other machines change: inotify does not tell.
 LOOK_INTERVAL_S = 0.5
+#: Folders that are looked at in a second at most: each is a few requests to a file server.
+MAX_LOOKS_PER_S = 100
 
 
 def _op(op: str) -> str:
@@ -31,13 +33,16 @@ class SharedFolderEvents(FileEvents):
     async def wait(self, paths: Sequence[str], timeout: float) -> Collection[str]:
         """See :meth:`FileEvents.wait`."""
         end = asyncio.get_running_loop().time() + timeout
+        interval = max(LOOK_INTERVAL_S, len(paths) / MAX_LOOKS_PER_S)
         while True:
             left = end - asyncio.get_running_loop().time()
-            changed = set(await self._local.wait(paths, max(0.0, min(LOOK_INTERVAL_S, left))))
+            changed = set(await self._local.wait(paths, max(0.0, min(interval, left))))
+            if changed:
+                return changed
             now = await self._loop.offload(_states, tuple(paths))
             changed |= {path for path, state in now.items() if self._seen.get(path, state) != state}
             self._seen = now
-            if changed or left <= LOOK_INTERVAL_S:
+            if changed or left <= interval:
                 return changed
 
     def close(self) -> None:
