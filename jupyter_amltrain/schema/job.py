@@ -292,8 +292,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         Patterns of printed lines with metrics, ``NAME=TEXT`` (:mod:`jupyter_amltrain.agent.trackers.line_pattern`).
     autolog
         Whether MLflow logs for the libraries that it knows, without a call in the script.
-    lines
-        Whether the job's Python is sampled, which says in which lines its time went.
+    no_lines
+        Whether the job's Python is not sampled; the samples say in which lines its time went.
     debug
         Whether ``breakpoint()`` and the exception that ends the script wait for a debugger.
     sealed

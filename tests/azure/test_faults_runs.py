@@ -276,7 +276,7 @@ def test_run_files_hold_no_signed_address(desk: NotebookSession) -> None:
 
 @pytest.mark.thorough
 def test_files_that_another_process_sends_are_accepted(desk: NotebookSession, tmp_path: Path) -> None:
-    """The SDK checks, then uploads without overwriting: who comes second is refused by the storage."""
+    """The SDK checks, then uploads without overwriting: the second one is refused by the storage."""
     context = tmp_path / "context"
     context.mkdir()
     (context / "Dockerfile").write_text("FROM scratch\nLABEL test=sent-twice\n")

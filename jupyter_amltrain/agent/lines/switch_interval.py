@@ -3,7 +3,7 @@
 Python's own 5 ms are too long: a thread often gives the lock away before, by itself, for a read or a sleep, and a
 sample at that moment is no fair one. With 0.05 ms it is, mostly. There are two limits:
 
-* A native function may keep the lock all the same, and to ask for it that often takes a tenth of a processor. So the
+* A native function may still keep the lock, and to ask for it that often takes a tenth of a processor. So the
   sampling thread waits in that way for 2 % of the time at most.
 * Two threads that run would take the lock from each other each 0.05 ms. So only one may.
 
