@@ -361,6 +361,8 @@ class Dashboard:
         Whether the figures draw their titles, for front ends without the labextension.
     """
 
+    _moments: tuple[ChartMark, ...] = ()  #: that are marked
+
     def __init__(self, layout: Layout, metrics: tuple[str, ...] = (), *, titled: bool = False) -> None:
         self.plan, self._titled = layout, titled
         self.x = bqplot.LinearScale()  # seconds since the start
@@ -393,7 +395,6 @@ class Dashboard:
         self._trials: TrialChart | None = None
         self._figures: dict[int, Any] = {id(chart): chart.figure(titled=titled) for chart in (*self._gpu, *self._host)}
         self.metrics: list[str] = []
-        self._moments: tuple[ChartMark, ...] = ()
         bar = ipywidgets.HBox(
             [self.window, self.view, self.pause, self.follow, self.status],
             layout=ipywidgets.Layout(align_items="center", flex_flow="row wrap"),

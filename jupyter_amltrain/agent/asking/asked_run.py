@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Callable, Dict, Iterable, NamedTuple
 
-from ..polling import wait_for
+from ..file_waits import wait_for
 from ..protocol import ASKS, AgentError
 
 Json = Dict[str, Any]

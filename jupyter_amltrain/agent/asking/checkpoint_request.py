@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, List, Mapping, Tuple
 
-from ..polling import wait_for
+from ..file_waits import wait_for
 from ..protocol import CHECKPOINTS, CHECKPOINTS_VARIABLE, SAVE_REQUEST, AgentError
 from .asked_run import AskedRun, Json
 

@@ -8,7 +8,7 @@ import time
 from typing import Any, Dict, List, Mapping, Optional
 
 from ..asking.asked_run import AskedRun
-from ..polling import wait_for
+from ..file_waits import wait_for
 from ..protocol import AgentError
 from .debug_hook import ANSWER, COMMAND, FOLDER, STOP
 
