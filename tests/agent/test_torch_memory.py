@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.agent.supervise import job_hooks
+from jupyter_amltrain.agent.supervise import hook_table, job_hooks
 from jupyter_amltrain.agent.telemetry import torch_hook
 from jupyter_amltrain.agent.telemetry.torch_memory import TorchMemory
 from tests.fakes import driver as fake
@@ -122,8 +122,7 @@ def test_torch_hook_with_odd_torch_is_harmless(tmp_path: Path) -> None:
 
 
 def test_torch_hook_can_be_disabled(tmp_path: Path) -> None:
-    names = ("AMLTRAIN_TORCH_MEMORY", "AMLTRAIN_PICTURES", "AMLTRAIN_DISPLAYS", "AMLTRAIN_TRACKERS", "AMLTRAIN_FAILURE")
-    off = dict.fromkeys(names, "0")
+    off = {hook.variable: "0" for hook in hook_table.HOOKS if hook.variable}
     env = {**off, "PYTHONPATH": "/x"}
     job_hooks.add(env, str(tmp_path), str(tmp_path), gpus=True)
     assert env["PYTHONPATH"] == "/x" and not list(tmp_path.iterdir())
