@@ -25,6 +25,8 @@ from tests.helpers import DEADLINE
 #: Seconds in which all of them end, on two busy cores.
 ALL = 10 * DEADLINE
 JOBS = [name for name, one in EXAMPLES.items() if not one.refused]
+#: The first test waits for all of them.
+pytestmark = pytest.mark.timeout(5 * DEADLINE)
 
 
 class Shop:

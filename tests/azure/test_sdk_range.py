@@ -13,7 +13,7 @@ import pytest
 from tests.azure.conftest import Azure
 from tools import azure_sdk
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(900)]  # a whole day by ten commands, each with the SDK
 
 SCRIPT = """
 import pathlib

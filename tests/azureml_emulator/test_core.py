@@ -163,9 +163,10 @@ def test_instance_lifecycle(sdk: SdkProcess, azure: Azure) -> None:
     state = "[(c := client.compute.get('desk')).state, c.provisioning_state]"
     assert sdk(state) == ["Running", "Succeeded"]
     assert [one["name"] for one in azure.control("/billing")] == ["desk"]
-    azure.control("/switch", instance_seconds=0.5)
+    azure.control("/switch", instance_seconds=10)  # longer than a busy machine takes to look
     sdk("p = client.compute.begin_stop('desk')\n1")
     assert sdk(state) == ["Stopping", "Succeeded"]
+    azure.control("/switch", instance_seconds=0.5)
     sdk("p.wait()")
     assert sdk(state) == ["Stopped", "Succeeded"]
     assert azure.control("/billing") == []
