@@ -28,7 +28,7 @@ ALLOWED = (
     r"azure-ai-ml 1\.33\.0 is not in build/",
     r"no C compiler",
     # Installed when we are root.
-    r"no OpenSSH server on this machine",
+    r"no (OpenSSH server|Slurm) on this machine",
     # In the extra `test`; installed when we are root.
     r"PyTorch is not installed",
     r"mpirun is not installed",

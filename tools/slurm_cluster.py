@@ -77,10 +77,19 @@ def find(name: str) -> str | None:
 def missing_reason() -> str:
     """Why no cluster can be started here; empty if one can."""
     if absent := [name for name in _PROGRAMS if find(name) is None]:
-        return f"no Slurm here ({absent[0]} is absent): apt install slurmctld slurmd munge slurm-client"
+        return f"no Slurm on this machine ({absent[0]} is absent): apt install slurmctld slurmd munge slurm-client"
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
-        return "the cluster of two nodes needs root"
-    return ""
+        return "needs root: a cluster of two nodes"
+    return "" if _can_make_devices() else "needs the right to make device files: GPUs are pretended"
+
+
+def _can_make_devices() -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            os.mknod(os.path.join(folder, "device"), 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+        except OSError:
+            return False
+    return True
 
 
 def ensure() -> None:
