@@ -90,3 +90,6 @@ def test_command_that_is_absent_is_one_sentence(monkeypatch: pytest.MonkeyPatch)
 def test_error_text_is_last_line_without_prefix() -> None:
     errors = "sbatch: warning\nsbatch: error: Batch job submission failed: Invalid account\n"
     assert commands.error_text(errors) == "Batch job submission failed: Invalid account"
+    wrong = "sbatch: unrecognized option '--no-such'\nTry \"sbatch --help\" for more information\n"
+    assert commands.error_text(wrong) == "unrecognized option '--no-such'"
+    assert commands.error_text("") == ""

@@ -19,7 +19,10 @@ _SILENT = (
     *("Zero Bytes were transmitted", "Slurm temporarily unable to accept job"),
 )
 #: Prefixes that Slurm's programs put before what they print as errors.
-_PREFIXES = ("sbatch: error: ", "squeue: error: ", "scancel: error: ", "scontrol: error: ", "sinfo: error: ", "error: ")
+_PREFIXES = ("sbatch: error: ", "squeue: error: ", "scancel: error: ", "scontrol: error: ", "sinfo: error: ", "error: ",
+             "sbatch: ")  # fmt: skip
+#: Start of a line that names the help of a program.
+_HELP = 'Try "'
 
 
 def program(name: str) -> str:
@@ -111,11 +114,9 @@ class SilentController(AgentError):
 
 
 def error_text(errors: str) -> str:
-    """Return the last line of what a command prints as an error, without its prefix."""
+    """Return the last line of what a command prints as an error, without its prefix and the name of its help."""
     lines: List[str] = [line.strip() for line in errors.splitlines() if line.strip()]
-    if not lines:
-        return ""
-    last = lines[-1]
+    last = next((line for line in reversed(lines) if not line.startswith(_HELP)), "")
     for prefix in _PREFIXES:
         if last.startswith(prefix):
             last = last[len(prefix) :]
