@@ -158,7 +158,8 @@ def _handler_of_guest(op: str) -> Callable[[AgentContext, Json], Json]:
         raise AgentError("ProtocolError", "The agent does not support the call %r." % (op,)) from None
 
 
-def _run_id(payload: Json) -> str:
+def run_id_of(payload: Json) -> str:
+    """Return the run that a call names."""
     run = payload.get("run")
     if not isinstance(run, str):
         raise AgentError("UnknownRun", "The request names no run. List the runs with: %aml_runs")
@@ -206,7 +207,7 @@ def _state_now(context: AgentContext, run: str) -> Json:
 
 
 def _cancel(context: AgentContext, payload: Json) -> Json:
-    run = _run_id(payload)
+    run = run_id_of(payload)
     try:
         state = _state_now(context, run)
     except DamagedFolder:
@@ -274,7 +275,7 @@ def _poll(context: AgentContext, payload: Json) -> Json:
             if state is not None:
                 runs[run] = _current_state(context, run, state)
         except AgentError as error:
-            errors[run] = _error_of(context, run, error)
+            errors[run] = error_of(context, run, error)
     if any(_waits_for_dispatcher(context, state) for state in runs.values()) and not dispatcher_client.running(
         context.queue
     ):
@@ -314,7 +315,8 @@ def _is_full(folder: str) -> bool:
     return no_space or (disk.f_files > 0 and disk.f_favail == 0)
 
 
-def _error_of(context: AgentContext, run: str, error: AgentError) -> Json:
+def error_of(context: AgentContext, run: str, error: AgentError) -> Json:
+    """Return the error of one run as the reply has it."""
     details: Json = dict(error.to_reply()["error"])
     if isinstance(error, DamagedFolder):
         try:
@@ -338,7 +340,10 @@ def _waits_for_dispatcher(context: AgentContext, state: Json) -> bool:
     return any(NumberedJsonDir(os.path.join(context.queue, "slots")).names())
 
 
-def _list(context: AgentContext, payload: Json) -> Json:
+def list_runs(
+    context: AgentContext, payload: Json, poll: Optional[Callable[[AgentContext, Json], Json]] = None
+) -> Json:
+    """Return runs with their jobs; `poll` returns their states, where another one than the queue assigns them."""
     requested = payload.get("run_ids")
     try:
         names = os.listdir(os.path.join(context.home, RUNS)) if requested is None else list(requested)
@@ -346,13 +351,13 @@ def _list(context: AgentContext, payload: Json) -> Json:
         names = []
     ids = [name for name in names if valid_run_id(name)]
     excluded = frozenset(payload.get("but") or ())
-    polled = _poll(context, {"run_ids": [name for name in ids if name not in excluded]})
+    polled = (poll or _poll)(context, {"run_ids": [name for name in ids if name not in excluded]})
     rows: List[Json] = []
     for run, state in polled["runs"].items():
         try:
             job = damage.read_job(context.home, run)
         except AgentError as error:
-            polled["errors"][run] = _error_of(context, run, error)
+            polled["errors"][run] = error_of(context, run, error)
             continue
         if job is None:  # deleted meanwhile
             continue
@@ -378,7 +383,7 @@ def _info(context: AgentContext, payload: Json) -> Json:
 
 
 def _delete(context: AgentContext, payload: Json) -> Json:
-    run = _run_id(payload)
+    run = run_id_of(payload)
     try:
         state = _state_now(context, run)
     except DamagedFolder:
@@ -409,13 +414,13 @@ def _state_of_damaged(run: str) -> Json:
 
 
 def _pictures(context: AgentContext, payload: Json) -> Json:
-    return {"pictures": list_pictures(run_folder(context.home, _run_id(payload)))}
+    return {"pictures": list_pictures(run_folder(context.home, run_id_of(payload)))}
 
 
 def _left(context: AgentContext, payload: Json) -> Json:
     from .supervise import left_files  # most clients do not ask
 
-    return {"files": left_files.left_now(run_folder(context.home, _run_id(payload)))}
+    return {"files": left_files.left_now(run_folder(context.home, run_id_of(payload)))}
 
 
 def _configure(context: AgentContext, payload: Json) -> Json:
@@ -474,8 +479,9 @@ def _data(context: AgentContext, payload: Json) -> Json:
     return uploads.serve(context.home, payload)
 
 
-def _ask(context: AgentContext, payload: Json) -> Json:
-    run = _run_id(payload)
+def ask(context: AgentContext, payload: Json) -> Json:
+    """Put a question to a run; see ``asking/kinds.py``."""
+    run = run_id_of(payload)
     state = _state_now(context, run)
     if state["state"] != RUNNING:
         raise AgentError("CommandError", "Run %r is not running: %s." % (run, state["state"]), "ask.state")
@@ -502,7 +508,7 @@ _CALLS: Dict[str, Callable[[AgentContext, Json], Json]] = {
     "submit": _submit,
     "cancel": _cancel,
     "poll": _poll,
-    "list": _list,
+    "list": list_runs,
     "info": _info,
     "delete": _delete,
     "pictures": _pictures,
@@ -515,5 +521,5 @@ _CALLS: Dict[str, Callable[[AgentContext, Json], Json]] = {
     "nodes": _nodes,
     "project_sockets": _project_sockets,
     "ping": _ping,
-    "ask": _ask,
+    "ask": ask,
 }

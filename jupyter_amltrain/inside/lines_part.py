@@ -19,7 +19,7 @@ from jupyter_amltrain.text import printable, shorten
 
 #: Lines of a record, and of the HTML of a saved notebook.
 MAX_LINES, HTML_LINES = 40, 8
-#: Seconds of a run from which its record has lines: before, there are few samples, and nobody waits.
+#: Seconds of a run from which its record has lines: a shorter one has too few samples.
 MIN_SECONDS = 1.5
 #: Characters of all cells of the table in a record.
 MAX_CHARS = 8_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import posixpath
 import time
@@ -67,14 +68,14 @@ class ClusterBackend(AgentBackend):
             return self._facts
 
     @property
+    @abc.abstractmethod
     def _agent_file(self) -> str:
         """Path of the agent's file on the login node."""
-        raise NotImplementedError
 
     @property
+    @abc.abstractmethod
     def _agent_python(self) -> str:
         """Interpreter that runs the agent there."""
-        raise NotImplementedError
 
     def _script_machine(self) -> script.LoginNode:
         return script.LoginNode(

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import time
-from typing import Any, Dict, List, Mapping
+from typing import Any, Dict, Mapping
 
 from jupyter_amltrain.agent import calls, damage, machine
 from jupyter_amltrain.agent.processes import pid_scope
@@ -120,36 +120,18 @@ def poll(context: AgentContext, payload: Json) -> Json:
                 if state is not None:
                     found[run] = runs.current(context.home, run, state)
             except AgentError as error:
-                errors[run] = calls._error_of(context, run, error)
+                errors[run] = calls.error_of(context, run, error)
     return {"runs": found, "errors": errors}
 
 
 def list_runs(context: AgentContext, payload: Json) -> Json:
     """Return runs with their jobs, as the agent's own call does."""
-    requested = payload.get("run_ids")
-    try:
-        names = os.listdir(os.path.join(context.home, RUNS)) if requested is None else list(requested)
-    except FileNotFoundError:
-        names = []
-    ids = [name for name in names if valid_run_id(name)]
-    excluded = frozenset(payload.get("but") or ())
-    polled = poll(context, {"run_ids": [name for name in ids if name not in excluded]})
-    rows: List[Json] = []
-    for run, state in polled["runs"].items():
-        try:
-            job = damage.read_job(context.home, run)
-        except AgentError as error:
-            polled["errors"][run] = calls._error_of(context, run, error)
-            continue
-        if job is not None:
-            rows.append({"run": run, "submitted": job.get("submitted"), "job": job, "status": state})
-    rows.sort(key=lambda row: (row["submitted"] or 0.0, row["run"]))
-    return {"runs": rows, "errors": polled["errors"], "ids": ids}
+    return calls.list_runs(context, payload, poll)
 
 
 def cancel(context: AgentContext, payload: Json) -> Json:
     """Request the end of a run: in Slurm while its job waits, by its supervisor once it runs."""
-    run = calls._run_id(payload)
+    run = calls.run_id_of(payload)
     state = calls.state_of(context, run)
     if state["state"] in TERMINAL:
         return {"run": run, "state": state["state"]}
@@ -185,7 +167,7 @@ def _wake(job: str, nodes: int) -> None:
 
 def delete(context: AgentContext, payload: Json) -> Json:
     """Remove an ended run."""
-    run = calls._run_id(payload)
+    run = calls.run_id_of(payload)
     try:
         state = runs.current(context.home, run, calls.state_of(context, run))
     except damage.DamagedFolder:
@@ -227,10 +209,10 @@ def limits(context: AgentContext, payload: Json) -> Json:
 
 def ask(context: AgentContext, payload: Json) -> Json:
     """Return what the processes of a run answer; on another machine the agent asks them there, as a step of the job."""
-    run = calls._run_id(payload)
+    run = calls.run_id_of(payload)
     state = runs.current(context.home, run, calls.state_of(context, run))
     if state.get("node") == pid_scope() or state["state"] != RUNNING:
-        return calls._ask(context, payload)
+        return calls.ask(context, payload)
     job = runs.record_of(context.home, run).get("job", "")
     agent = context.agent or zipapp(context.home)
     step = ("srun", "--jobid", job, "--overlap", "--nodes=1", "--ntasks=1", "--quiet")
