@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Seen = Tuple[int, int, str]
 
 #: Seconds since the start -> mean seconds between two samples.
-_PERIODS = ((60.0, 0.025), (600.0, 0.05), (3600.0, 0.1), (float("inf"), 0.2))
+_PERIODS = ((20.0, 0.025), (600.0, 0.05), (3600.0, 0.1), (float("inf"), 0.2))
 #: Seconds after a sample in which the processor clocks of the threads are compared, and the threads for which they are.
 _CLOCK_S, _MAX_CLOCKS = 0.001, 64
 #: Seconds from which a sample is late, and from which nothing but a native function can have delayed it.
@@ -89,7 +89,7 @@ class LineSampler:
         own = _thread.get_ident()
         self._wait_precisely()
         due = now = last_time = time.monotonic()
-        price, woken = 0.0, time.thread_time()
+        price, waited, woken = 0.0, 0.0, time.thread_time()
         gap = self._gap(now)
         requested = now
         seen: Any = None
@@ -98,15 +98,17 @@ class LineSampler:
         while not self._file.is_off:
             if seen is None:
                 requested = max(due + gap, now)
-                price += time.thread_time() - woken
-                self._switch.wait()
+                asleep = time.thread_time()
+                price += asleep - woken
                 if stop.acquire(True, requested - now):
                     return True
                 woken = time.thread_time()
+                waited = woken - asleep
                 seen = self._look(own)
                 now = time.monotonic()
             weight, lateness = 0.0, now - requested
-            self._switch.waited(lateness, last_rates.values())
+            is_late = _LATE_S < lateness < _NATIVE_S and self._waited_for_processor(lateness)
+            self._switch.waited(0.0 if is_late else lateness, waited, last_rates.values())
             while due + gap <= now:
                 due += gap
                 weight += gap
@@ -129,7 +131,6 @@ class LineSampler:
                 earlier = last_rates if now == last_time else _rates_of(last, before, now - last_time)
                 last, last_time, last_rates = after, later, rates
                 rates = self._smoothed(seen, rates)
-            is_late = _LATE_S < lateness < _NATIVE_S and self._waited_for_processor(lateness)
             if lateness > _LATE_S and not is_late:
                 # A native function has kept the lock: it has worked, whatever its thread does now.
                 least = dict.fromkeys(rates, 1.0) if len(rates) == 1 else earlier

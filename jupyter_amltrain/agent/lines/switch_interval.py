@@ -1,11 +1,13 @@
 """How soon a thread that runs gives Python's lock to the one that samples.
 
-Python's own 5 ms are too long: a thread often gives the lock away before, by itself, for a read or a sleep, and a
-sample at that moment is no fair one. With 0.05 ms it is, mostly. There are two limits:
+Python's own 5 ms are too long. A thread often gives the lock away before, by itself, for a read or a sleep: a sample
+at that moment is no fair one. Each time it wakes the waiting thread, too, which mostly comes too late and has used a
+tenth of a processor before it gets the lock. With 0.02 ms both is rare. There are two limits:
 
-* A native function may still keep the lock, and to ask for it that often takes a tenth of a processor. So the
-  sampling thread waits in that way for 2 % of the time at most.
-* Two threads that run would take the lock from each other each 0.05 ms. So only one may.
+* A native function may keep the lock, and to ask for it that often takes a third of a processor. So it
+  begins with 5 ms, comes down from there in steps, and goes back after a wait that was long without such wakes. It
+  uses 0.3 % of a processor at most, except where 5 ms cost more.
+* Two threads that run would take the lock from each other each 0.02 ms. So only one may.
 
 This file must load no module that a script might then find loaded (so not ``__future__``).
 """
@@ -19,14 +21,16 @@ TYPE_CHECKING = False  # do not import the module typing into the user's program
 if TYPE_CHECKING:
     from typing import Iterable
 
-#: Python's own, and the short one (s).
-LONG_S, SHORT_S = 0.005, 0.00005
+#: Python's own, and the shorter ones (s).
+_STEPS = (0.005, 0.00125, 0.0003, 0.00008, 0.00002)
 #: Nanoseconds by which the system may delay the end of a wait of this thread; 50 µs is its own.
 _SLACK_NS = b"1000"
-#: Part of the time for which the sampling thread may wait with the short one, and most seconds that it may save.
-_WAIT_SHARE, _MAX_SAVED_S = 0.02, 0.1
-#: Seconds of a wait that do not count: so long takes one that no native function lengthens.
-_FREE_S = 0.0005
+#: Part of a processor that waiting with the short one may use, and most seconds of a processor that it may save.
+_PART, _MAX_SAVED_S = 0.003, 0.02
+#: Processor seconds of a wait that do not count: what the system needs to put a thread to sleep and to wake it.
+_FREE_S = 0.0002
+#: Seconds from which a wait is long, and the part of them that a waiting thread uses if nobody wakes it.
+_KEPT_S, _QUIET = 0.01, 0.02
 #: Part of a processor from which a further thread counts as running; least and most seconds for which it then does.
 _RUNS, _MIN_SHARED_S, _MAX_SHARED_S = 0.05, 10.0, 600.0
 
@@ -37,46 +41,45 @@ class SwitchInterval:
     def __init__(self) -> None:
         self._saved, self._saved_at = _MAX_SAVED_S, time.monotonic()
         self._shared_until, self._shared_s = 0.0, _MIN_SHARED_S / 2
-        self._may_wait = True
-        self.begin()
+        self._step = 0
+        #: Mean processor seconds of a wait with Python's own and with a shorter one.
+        self._costs = [0.0, 0.0]
 
-    def begin(self) -> None:
-        """Begin the work of the sampling thread: it takes the lock several times, and shortly after each other."""
-        _set(SHORT_S if self._saved_at >= self._shared_until else LONG_S)
-
-    def wait(self) -> None:
-        """Begin to wait for the next sample."""
-        if not self._may_wait:
-            _set(LONG_S)
-
-    def waited(self, seconds: float, rates: "Iterable[float]") -> None:
-        """End the wait.
+    def waited(self, seconds: float, used: float, rates: "Iterable[float]") -> None:
+        """End a wait, and set what is right for the next ones.
 
         Parameters
         ----------
         seconds
-            For how long the lock was kept.
+            For how long the lock was kept, without a wait for a processor.
+        used
+            Processor seconds of the wait.
         rates
             Part of a processor that each thread uses.
         """
         now = time.monotonic()
-        self._saved += (now - self._saved_at) * _WAIT_SHARE - (max(0.0, seconds - _FREE_S) if self._may_wait else 0.0)
+        cost, was_short = max(0.0, used - _FREE_S), self._step > 0
+        self._costs[was_short] += (cost - self._costs[was_short]) / 4.0
+        self._saved += (now - self._saved_at) * _PART - (cost if was_short else 0.0)
         self._saved, self._saved_at = min(_MAX_SAVED_S, self._saved), now
         if sum(rate > _RUNS for rate in rates) > 1:
             if now >= self._shared_until:
                 self._shared_s = min(_MAX_SHARED_S, 2 * self._shared_s)
             self._shared_until = now + self._shared_s
-        self._may_wait = now >= self._shared_until and self._saved > (0.0 if self._may_wait else _MAX_SAVED_S / 2)
-        self.begin()
+        is_kept = seconds > _KEPT_S and (was_short or cost < _QUIET * seconds)
+        may_use = self._saved > (0.0 if was_short else _MAX_SAVED_S / 2) or self._costs[1] <= self._costs[0]
+        is_short = may_use and not is_kept and now >= self._shared_until
+        self._step = min(self._step + 1, len(_STEPS) - 1) if is_short else 0
+        _set(_STEPS[self._step])
 
     def restore(self) -> None:
         """Set Python's own."""
-        _set(LONG_S)
+        _set(_STEPS[0])
 
 
 def _set(seconds: float) -> None:
     interval = sys.getswitchinterval()
-    if abs(interval - seconds) > 1e-6 and min(abs(interval - LONG_S), abs(interval - SHORT_S)) < 1e-6:
+    if abs(interval - seconds) > 1e-6 and any(abs(interval - one) < 2e-6 for one in _STEPS):
         sys.setswitchinterval(seconds)
 
 
