@@ -1,4 +1,4 @@
-"""Figures of a cell that runs in Azure: the same as here."""
+"""What a cell that runs in Azure shows of itself, figures, values and lines: the same as here."""
 
 from __future__ import annotations
 
@@ -80,3 +80,34 @@ def test_table_in_azure_is_shown_while_job_runs(api: Any) -> None:
 @pytest.mark.thorough
 def test_failed_run_in_azure_shows_its_values(api: Any) -> None:
     failed_values.check_failed_values(submit("--target cpu", failed_values.CELL), DEADLINE)
+
+
+SLOW = """\
+import time
+def load():
+    for _ in range(40):
+        time.sleep(0.05)
+        print("loaded", flush=True)
+load()
+time.sleep(wait)
+"""
+
+
+@pytest.mark.thorough
+def test_ended_run_in_azure_has_its_lines(api: Any) -> None:
+    run = submit("--target cpu --param wait=0.5", SLOW).wait(DEADLINE)
+    lines = run.lines
+    assert lines.loc[lines["share"].idxmax(), "code"].strip() == "time.sleep(0.05)", log(run)
+
+
+@pytest.mark.thorough
+def test_running_run_in_azure_has_lines(api: Any) -> None:
+    run = submit("--target cpu --param wait=600", SLOW)
+    until(lambda: len(run.lines), "lines of a running job")
+    run.cancel()
+
+
+@pytest.mark.thorough
+def test_run_in_azure_without_lines_has_none(api: Any) -> None:
+    run = submit("--target cpu --no-lines --param wait=0.5", SLOW).wait(DEADLINE)
+    assert not len(run.lines)

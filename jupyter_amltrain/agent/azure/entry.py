@@ -151,7 +151,6 @@ class ServiceRank:
         if self.service_helpers.can_write:
             home = service_job.hook_folder(self.job["run"])
             needed = job_hooks.runs_notebook(self.job["argv"])
-            env["AMLTRAIN_LINES"] = "0"  # nobody could read them
             job_hooks.add(env, self.task.folder, home, gpus=False, cell=cell_of(self.job), is_needed=needed)
         sys.stdout.flush()
         sys.stderr.flush()

@@ -12,6 +12,7 @@ from typing import Any, Dict, List, Mapping, Match, NamedTuple, Sequence
 
 from ..protocol import CHECKPOINTS, CHECKPOINTS_VARIABLE, OUTPUTS, AgentError, read_json
 from ..queue.job_fields import FIELDS, check_payload
+from ..supervise.hook_table import HOOKS
 from .identity import Identity
 
 #: Placeholder in ``argv`` for the interpreter that runs the agent.
@@ -60,6 +61,9 @@ def read(path: str, data: Mapping[str, str]) -> Dict[str, Any]:
     job["goal"] = str(stored.get("goal") or "")
     # The service sets the variables with paths: values from the submission are overridden.
     job["env"].update(data)
+    # Those of hooks that the job turns off, which are removed elsewhere: an outer job may have set them.
+    off = {hook.variable for hook in HOOKS if hook.variable and os.environ.get(hook.variable) == "0"}
+    job["env"].update(dict.fromkeys(off, "0"))
     job["notebook_dir"] = ""
     return job
 

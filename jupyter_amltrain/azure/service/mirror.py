@@ -49,9 +49,11 @@ _SUMMARY = re.compile(r"telemetry/(?:summary|truth)-\d+\.json")
 _PICTURES = re.compile(r"pictures/\w[\w.-]{0,99}\.png")
 _DISPLAYS = re.compile(r"displays/(\d{1,9})\.json")
 _FAILURE = re.compile(r"failure/rank-\d{1,5}\.json")
+_LINES = re.compile(r"lines/\d{1,6}-\d{1,10}\.jsonl")
 _MINUTES = re.compile(r"telemetry/minutes-\d+\.jsonl")
-#: Maximum figures of a job and newest displays, and maximum bytes of a file that is replaced as a whole.
-_MAX_PICTURES, _MAX_DISPLAYS, _MAX_WHOLE_BYTES = 100, 12, 64 << 20
+#: Maximum figures of a job, newest displays and processes with lines, and maximum bytes of a file that is replaced as
+#: a whole.
+_MAX_PICTURES, _MAX_DISPLAYS, _MAX_LINES, _MAX_WHOLE_BYTES = 100, 12, 64, 64 << 20
 #: Maximum bytes per sync of a running job.
 _MAX_SYNC_BYTES = 32 << 20
 ALL = frozenset(("log", "metrics", "telemetry", "minutes", "summary"))
@@ -299,6 +301,8 @@ class _Sync:
                 self._replace_whole(name, local, "summary", 30)
             elif (_VALUES.fullmatch(local) or _FAILURE.fullmatch(local)) and self.ended:
                 self._replace_whole(name, local, "", 30)
+        for local in sorted(local for local in agent_files if _LINES.fullmatch(local))[:_MAX_LINES]:
+            self._replace_whole(agent_files[local], local, "", 10)
         self._update_pictures({local: name for local, name in agent_files.items() if _PICTURES.fullmatch(local)})
         self._update_displays({local: name for local, name in agent_files.items() if _DISPLAYS.fullmatch(local)})
 
