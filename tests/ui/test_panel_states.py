@@ -218,9 +218,10 @@ def test_kernel_restart_and_death_are_shown(notebook: NotebookPage, panel: Panel
     expect(panel.row(handle)).to_be_visible()
     button = panel.state_view.get_by_role("button", name="Restart")
     dialog = panel.page.locator(".jp-Dialog")
-    if dialog.count():  # JupyterLab's own word about it
-        dialog.get_by_role("button").last.click()
+    # JupyterLab's own word about it comes at any moment.
+    panel.page.add_locator_handler(dialog, lambda: dialog.get_by_role("button").last.click())
     button.click()
+    panel.page.remove_locator_handler(dialog)
     panel.wait_state("ready")
     panel.wait_run(handle, "running")
     panel.command("run-cancel", handle=handle)
