@@ -242,6 +242,7 @@ def serve(
         signal.signal(signal.SIGTERM, _stop)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is meant for the job
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))  # which has waited for the handler
         # wakes once a second to write lines that a full disk has held back
         server.serve_forever(poll_interval=1.0)
     except _Stop:  # SIGTERM: the end of the job

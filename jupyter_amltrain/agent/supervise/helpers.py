@@ -80,16 +80,28 @@ class Helper:
         self.delay_s = HELPERS_DELAY_S  #: from the start of the job
         self.due: Optional[float] = None  #: when to fork it, monotonic
 
-    def fork(self, folder: str, body: Callable[[], int], keep: Iterable[int] = ()) -> None:
-        """Fork the helper; the child runs `body` with the descriptors `keep` and exits with its result."""
+    def fork(
+        self, folder: str, body: Callable[[], int], keep: Iterable[int] = (), *, holds_sigterm: bool = False
+    ) -> None:
+        """Fork the helper; the child runs `body` with the descriptors `keep` and exits with its result.
+
+        Parameters
+        ----------
+        holds_sigterm
+            SIGTERM waits until `body` takes it: what a helper does at its end is done, too, if it has just started.
+        """
         self.due = None
         parent = os.getpid()
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,) if holds_sigterm else ())
         try:
             self.pid = os.fork()
         except OSError as error:  # process limit reached: retry later
             log_line(folder, "supervisor: cannot fork the %s: %s" % (self.name, error))
             self.schedule_restart()
             return
+        finally:
+            if os.getpid() == parent:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if self.pid:
             return
         code = 70

@@ -50,7 +50,7 @@ class QueueHelpers:
         task, sink = self.task, self.sink_endpoint
         if helper is self.sink and sink is not None:
             serve = record_output if helper.once else serve_sink
-            helper.fork(task.folder, lambda: serve(task, sink), [sink.socket.fileno()])
+            helper.fork(task.folder, lambda: serve(task, sink), [sink.socket.fileno()], holds_sigterm=not helper.once)
         elif helper is self.provenance:
             environment = str((task.state.get("environment") or {}).get("path") or "")
             args = task.folder, task.job, task.home, environment, task.state.get("container"), task.state.get("inputs")
