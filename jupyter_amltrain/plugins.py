@@ -122,6 +122,7 @@ def parts(name: str) -> tuple[Any, ...]:
         ``commands.NOUN``: a tuple of commands. ``operations``: a class with operations of the page.
         ``connect_form``: a function that returns the fields of the form that connects a workspace.
         ``workspaces``: a subclass of :class:`~jupyter_amltrain.kernel.workspaces.Workspaces`.
+        ``quota``: a :class:`~jupyter_amltrain.commands.quota.ServiceQuota`.
         ``functions``: functions of :mod:`~jupyter_amltrain.api` by name.
         ``retired_kinds``: kinds of targets that no longer exist, with their alternatives.
         ``job_types``: a function that returns why a kind of target cannot run a type of job.

@@ -30,7 +30,13 @@ from jupyter_amltrain.azure.polling import SingleFlight, poll_interval
 from jupyter_amltrain.azure.sweep_body import sweep_problem
 from jupyter_amltrain.azure.targets import AmlComputeTarget, AzureTarget, InstanceTarget, ServerlessTarget
 from jupyter_amltrain.backends.base import Backend, LaunchPlan
-from jupyter_amltrain.backends.capabilities import ChildReader, NativeSweeps, TargetMonitors, TargetSettings
+from jupyter_amltrain.backends.capabilities import (
+    ChildReader,
+    NativeSweeps,
+    TargetMonitors,
+    TargetQuota,
+    TargetSettings,
+)
 from jupyter_amltrain.backends.local_limits import data_type_of
 from jupyter_amltrain.backends.provisioner import Progress, Provisioner, ProvisionState, RunPrice
 from jupyter_amltrain.backends.run_files import OUTPUT_LIMIT, end_of, output_of
@@ -344,6 +350,20 @@ class AzureSweeps(NativeSweeps):
         return msgspec.structs.replace(sweep, space=space, limits=limits)
 
 
+class AzureQuota(TargetQuota):
+    """Quota of the workspace of a compute, in its region."""
+
+    def __init__(self, compute: AzureCompute) -> None:
+        self._compute = compute
+
+    async def read(self, *, everything: bool = False) -> tuple[str, list[dict[str, Any]]]:
+        """See :meth:`TargetQuota.read`."""
+        from jupyter_amltrain.azure.commands.sizes import quota_rows, quota_text
+
+        quotas = await self._compute.quotas()
+        return quota_text(quotas, everything=everything), quota_rows(quotas)
+
+
 _SURVIVES = {"answer": "yes", "why": "the job runs in Azure"}
 
 
@@ -365,6 +385,7 @@ class AzureBackend(Backend, Provisioner):
         self.children = AzureChildren(self.files, self.compute, self.jobs)
         self.monitors = MachineMonitors(self.compute)
         self.sweeps = AzureSweeps(self.compute)
+        self.quota = AzureQuota(self.compute)
         if isinstance(target, InstanceTarget):
             names = ("idle_shutdown", "schedule_start", "schedule_stop")
             self.settings = TargetSettings(target.name, **dict.fromkeys(names, self.compute.configure))

@@ -21,6 +21,7 @@ KIND = BackendKind(
         ("job_types", f"{_HERE}.job_support:unsupported_type_reason"),
         ("operations", f"{_HERE}.ops.sizes:SizeHandlers"),
         ("operations", f"{_HERE}.ops.connect:ConnectHandlers"),
+        ("quota", f"{_HERE}.commands.sizes:QUOTA"),
         ("retired_kinds", f"{_HERE}.targets:RETIRED_KINDS"),
         ("workspaces", f"{_HERE}.workspaces:WorkspaceManager"),
     ),

@@ -11,9 +11,11 @@ import msgspec
 from jupyter_amltrain.backends.capabilities import (
     ChildReader,
     NativeSweeps,
+    RunArrays,
     RunQuestions,
     TargetMonitors,
     TargetOverview,
+    TargetQuota,
     TargetSettings,
 )
 from jupyter_amltrain.backends.environments import BuiltEnvironments, NamedEnvironments
@@ -80,6 +82,10 @@ class Backend(abc.ABC):
     monitors: TargetMonitors | None = None
     #: What the target has and does now, as tables; ``None`` for a target of one machine.
     overview: TargetOverview | None = None
+    #: What the target lets this user have; ``None`` for a target without such limits.
+    quota: TargetQuota | None = None
+    #: Arrays of equal runs; ``None`` for a target that takes single runs.
+    arrays: RunArrays | None = None
     #: Questions to runs; ``None`` for a target whose runs cannot be asked.
     questions: RunQuestions | None = None
     #: Sweeps whose trials the target chooses and runs itself; ``None`` for a target that runs single jobs.

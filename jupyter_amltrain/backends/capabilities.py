@@ -15,6 +15,7 @@ from jupyter_amltrain.backends.streams import Chunk
 from jupyter_amltrain.backends.target_files import TargetFiles
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.schema.child_run import CHILDREN, MAX_CHILDREN_BYTES, ChildRuns
+from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.sweep import Sweep
 
 #: Changes settings of a target, and returns all of them.
@@ -101,6 +102,75 @@ class TargetOverview(abc.ABC):
         TargetUnreachable
             The target does not answer.
         """
+
+
+class TargetQuota(abc.ABC):
+    """What a target lets this user have, and what is used of it."""
+
+    @abc.abstractmethod
+    async def read(self, *, everything: bool = False) -> tuple[str, list[dict[str, Any]]]:
+        """Return tables for people, and the same as rows for programs.
+
+        Parameters
+        ----------
+        everything
+            Also what allows nothing.
+
+        Raises
+        ------
+        CommandError
+            The target does not tell.
+        """
+
+
+class RunArrays(abc.ABC):
+    """Runs that differ only in their parameters: the target queues them together, and starts so many at a time itself.
+
+    An array is opened, its runs are submitted as others are, and it is released: then they start.
+    """
+
+    @abc.abstractmethod
+    async def max_runs(self) -> int:
+        """Return how many runs an array has at most; 0 for a target that takes none now."""
+
+    @abc.abstractmethod
+    async def open(
+        self,
+        array: str,
+        spec: JobSpec,
+        run_ids: Sequence[str],
+        max_running: int,
+        environ: Mapping[str, str],
+        secrets: Mapping[str, str],
+    ) -> None:
+        """Queue an array whose runs do not start yet; an array of this name that exists gets these runs.
+
+        Parameters
+        ----------
+        array
+            Its name, a valid run id.
+        spec
+            Checked job of one of the runs.
+        run_ids
+            Ids with which its runs are submitted from now on.
+        environ, secrets
+            As for :meth:`Backend.launch`.
+
+        Raises
+        ------
+        SubmitError
+            The target does not take it; single runs it may take.
+        SpecError
+            The target cannot run the job.
+        """
+
+    @abc.abstractmethod
+    async def release(self, array: str) -> None:
+        """Let the runs of an array start; those that were not submitted are removed from it. Idempotent."""
+
+    @abc.abstractmethod
+    async def cancel(self, array: str) -> None:
+        """Request the end of all runs of an array, as :meth:`Backend.cancel` does."""
 
 
 class RunQuestions(abc.ABC):

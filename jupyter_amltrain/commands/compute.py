@@ -13,6 +13,7 @@ from jupyter_amltrain.agent.telemetry.gpu_names import gpu_name
 from jupyter_amltrain.backends.provisioner import SCALE_FIELDS
 from jupyter_amltrain.backends.target_kinds import forms
 from jupyter_amltrain.commands.parser import Parser
+from jupyter_amltrain.commands.quota import QUOTA
 from jupyter_amltrain.commands.registry import Command, Context, Examples, Result
 from jupyter_amltrain.errors import AmlTrainError, CommandError, ConfirmationNeeded
 from jupyter_amltrain.jobs import flag_types
@@ -201,6 +202,7 @@ COMMANDS = (
         flags=_optional_target,
         json=True,
     ),
+    QUOTA,
     _operation(
         "create",
         "Create a target.",

@@ -1,4 +1,4 @@
-"""``compute sizes|quota|billing|support``: Azure ML's machine sizes, quota, costs, and what runs where."""
+"""``compute sizes|billing|support``: Azure ML's machine sizes, costs, and what runs where; and the quota of it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jupyter_amltrain.commands.parser import Parser
+from jupyter_amltrain.commands.quota import ServiceQuota
 from jupyter_amltrain.commands.registry import Command, Context, Result
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.text import table
@@ -74,16 +75,15 @@ def _gpu_sizes(family: str, memory: float) -> Result:
     )
 
 
-def _quota_flags(parser: Parser) -> None:
-    parser.flag("--all", action="store_true", help="also families with no quota")
-    _workspace_flags(parser)
-
-
-def _quota(args: argparse.Namespace, context: Context) -> Result:
+def _quota(args: argparse.Namespace) -> tuple[str, Any]:
     from jupyter_amltrain.azure import functions
 
     quotas = functions.quota(workspace=args.workspace, region=args.region)
-    return Result(quota_text(quotas, everything=args.all), _quota_rows(quotas))
+    return quota_text(quotas, everything=args.all), quota_rows(quotas)
+
+
+#: Quota of a workspace, for ``compute quota``.
+QUOTA = ServiceQuota(_workspace_flags, ("region", "workspace"), _quota)
 
 
 def _billing_flags(parser: Parser) -> None:
@@ -107,13 +107,6 @@ COMMANDS = (
         summary="List machine sizes in Azure ML: GPUs, processors, memory, price, and how many fit.",
         run=_sizes,
         flags=_sizes_flags,
-        json=True,
-    ),
-    Command(
-        verb="quota",
-        summary="Remaining vCPU quota in Azure ML, by VM family.",
-        run=_quota,
-        flags=_quota_flags,
         json=True,
     ),
     Command(
@@ -253,7 +246,8 @@ def quota_text(quotas: Quotas, *, everything: bool = False) -> str:
     return f"{table(['cores of', 'machines', 'used', 'limit', 'free'], lines)}\n\n{' '.join(notes)}"
 
 
-def _quota_rows(quotas: Quotas) -> list[dict[str, Any]]:
+def quota_rows(quotas: Quotas) -> list[dict[str, Any]]:
+    """Return the quotas for programs."""
     import msgspec
 
     return [{**msgspec.to_builtins(row), "free": row.free} for row in quotas.rows]
