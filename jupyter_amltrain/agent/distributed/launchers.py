@@ -248,6 +248,12 @@ def _mpirun(env: Dict[str, str]) -> str:
     return program
 
 
+def has_open_mpi(env: Mapping[str, str]) -> bool:
+    """Whether the mpirun on the PATH is that of Open MPI."""
+    program = shutil.which("mpirun", path=env.get("PATH"))
+    return program is not None and _is_open_mpi(program, env)
+
+
 def _is_open_mpi(program: str, env: Mapping[str, str]) -> bool:
     """Whether a mpirun is that of Open MPI; Intel MPI and MPICH share the options of Hydra."""
     try:
@@ -279,21 +285,30 @@ def _mpi_of_nodes(
 ) -> List[str]:
     """Return the command of this node for processes on several machines: mpirun on the first one.
 
+    ``gang`` has an ``attempt`` where the nodes have one run folder, and a ``launcher`` where one other than mpirun
+    starts the processes of all nodes.
+
     Raises
     ------
     NoLauncher
         There is no Open MPI, or mpirun cannot take a path as it is.
     """
-    program, gang = _mpirun(env), ranks["gang"]
+    gang = ranks["gang"]
+    script = [ranks["python"], "-S", "-E", os.path.join(files, "amltrain_mpi.py")]
+    attempt, all_nodes = gang.get("attempt", ""), gang.get("launcher")
+    if all_nodes and gang["node"]:
+        return [*script, "serve", folder, attempt, str(gang["node"])]
+    if all_nodes:
+        return [*script, "lead", folder, attempt, str(len(gang["processes"])), *all_nodes, *each]
+    program = _mpirun(env)
     if not _is_open_mpi(program, env):
         raise NoLauncher("mpirun on several machines needs Open MPI, and %s is another one" % program)
-    script = [ranks["python"], "-S", "-E", os.path.join(files, "amltrain_mpi.py")]
     env[mpi_daemons.EACH] = "cd %s && exec %s" % (shlex.quote(cwd), " ".join(map(shlex.quote, each)))
     if gang["node"]:
         if not any(shutil.which(name, path=env.get("PATH")) for name in mpi_daemons.PROGRAMS):
             raise NoLauncher("orted, the daemon of Open MPI, was not found on the PATH beside mpirun")
-        return [*script, "serve", folder]
-    agent = [*script, "start", folder]
+        return [*script, "serve", folder, *([attempt, str(gang["node"])] if attempt else ())]
+    agent = [*script, "leave", folder, attempt] if attempt else [*script, "start", folder]
     if spaced := next((word for word in agent if " " in word), None):
         raise NoLauncher("mpirun on several machines cannot have a space in a path: %s" % spaced)
     for name, value in _MPI_PARAMETERS.items():
