@@ -356,6 +356,29 @@ def target_overview(target: str | None = None) -> tuple[str, list[dict[str, Any]
     return c.loop.call(read(), ANSWER_TIMEOUT_S)
 
 
+def target_quota(target: str | None = None, *, everything: bool = False) -> tuple[str, list[dict[str, Any]]] | None:
+    """Return what a target lets this user have, as text and as rows; ``None`` for one without such limits.
+
+    Parameters
+    ----------
+    everything
+        Also what allows nothing.
+
+    Raises
+    ------
+    CommandError
+        The target does not tell.
+    """
+    c = controller()
+    name = target or current_target()
+
+    async def read() -> tuple[str, list[dict[str, Any]]] | None:
+        quota = c.backend(name).quota
+        return None if quota is None else await quota.read(everything=everything)
+
+    return c.loop.call(read(), ANSWER_TIMEOUT_S)
+
+
 def stop_monitors(target: str = "") -> list[str]:
     """Stop the monitors of this notebook, of one target or of all, and return their handles."""
     return controller().loop.call(controller().monitors.stop(target), 60)
@@ -573,6 +596,7 @@ def sweep(
     trial_timeout: float | str | None = None,
     allow_unused: bool = False,
     target: str | None = None,
+    driver: str = "",
     args: Iterable[str] = (),
     secrets: Mapping[str, str] | None = None,
     **fields: Any,
@@ -587,6 +611,8 @@ def sweep(
         given besides.
     target, args, secrets
         As of :func:`submit`.
+    driver
+        Target that runs the driver, which chooses and submits the trials; default: this computer.
     goal
         ``"maximize accuracy"``: the primary metric, which each trial logs to MLflow or returns with `out`.
     params
@@ -637,6 +663,7 @@ def sweep(
         own = {**settings, "goal": goal, "sampler": sampler, "args": tuple(args) or None, "secrets": secrets or None}
         file, compute = _sweep_file(script, params or {}, own, fields)
         place = target or (target_of_compute(compute) if compute else None)
+        file = msgspec.structs.replace(file, driver_target=driver)
         return submit_sweep(file, of_type(file), target=place).accepted()
     if goal is None:
         raise CommandError(
@@ -646,7 +673,7 @@ def sweep(
     # The code is checked with one point of the space.
     trial = _job_of(script, args, {**fields, "params": {**fixed, **sample_point(search)}, "secrets": secrets})
     spec = _job_of(script, args, {**fields, "params": fixed, "secrets": secrets})
-    spec = msgspec.structs.replace(spec, forms=trial.forms)
+    spec = msgspec.structs.replace(spec, forms=trial.forms, driver_target=driver)
     if not allow_unused:
         check_used(spec, search)
     return submit_sweep(spec, search, target=target, secrets=secrets).accepted()

@@ -92,6 +92,9 @@ def _flags(parser: Parser) -> None:
         "--target", metavar="NAME,...",
         help="where the trials run, or several targets with commas; default the target in use",
     )  # fmt: skip
+    parser.flag("--driver", metavar="NAME", field="driver_target", samples=("local",),
+                help="target that runs the driver, which chooses and submits the trials; default local, this computer;"
+                " that of the trials where this computer may not run it for long")  # fmt: skip
     job_flags(parser, without=_WITHOUT)
     if parser.magic:
         notebook_flags(parser)
@@ -273,6 +276,8 @@ def _submission(
             spec = continued(_earlier(args), spec, sweep) if args.continued else spec
         if not args.allow_unused:
             check_used(spec, sweep)
+    if args.driver:
+        spec = msgspec.structs.replace(spec, driver_target=args.driver)
     return submission_of(args, spec, compute, _earlier_target(args) or defaults.target, sweep=sweep)
 
 

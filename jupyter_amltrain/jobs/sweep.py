@@ -390,7 +390,7 @@ def continued(run: Run, spec: JobSpec | None, sweep: Sweep) -> JobSpec:
 
 
 def driver_of(trial: JobSpec, sweep: Sweep, target: str, slots: Mapping[str, int | None] | None = None) -> JobSpec:
-    """Return the job of the driver, which runs on this machine and submits trials to `target`.
+    """Return the job of the driver, which submits trials to `target`.
 
     Parameters
     ----------
@@ -415,8 +415,9 @@ def driver_of(trial: JobSpec, sweep: Sweep, target: str, slots: Mapping[str, int
         source_sha256=trial.source_sha256,
         notes=trial.notes,
         sweep=sweep,
-        trial=msgspec.structs.replace(trial, continues=""),
+        trial=msgspec.structs.replace(trial, continues="", driver_target=""),
         trial_target=target,
+        driver_target=trial.driver_target,
         trial_slots={name: count for name, count in (slots or {}).items() if count},
         continues=trial.continues,
     )

@@ -262,6 +262,11 @@ class Controller:
     async def _cancel_trials(self, run: Run) -> None:
         """Cancel the trials of a sweep that have not ended."""
         children = (await self.backend(run.target).children.list(run.run_id)).runs if run.folder else ()
+        for name in {split_handle(child.handle)[0] for child in children if child.ended is None and child.handle}:
+            with contextlib.suppress(AmlTrainError):
+                arrays = self.backend(name).arrays
+                if arrays is not None:  # all at once, also those whose driver is gone
+                    await arrays.cancel(run.run_id)
         for child in children:
             if child.ended is None and child.handle:
                 with contextlib.suppress(AmlTrainError):

@@ -170,6 +170,13 @@ class JobSubmitter:
                 code="sweep.continue",
                 field="continues",
             )
+        if native is not None and spec.driver_target not in ("", LOCAL.name):
+            raise SpecError(
+                f"--driver {spec.driver_target}: {name!r} runs sweeps itself, without a driver.",
+                hint="Leave it out.",
+                code="sweep.driver",
+                field="driver_target",
+            )
         if native is not None:  # the service queues the trials
             return await self.prepare(service_job(trial, sweep), name)
         capacities = await asyncio.gather(*(self._capacity(backend, trial) for backend in backends))
@@ -178,7 +185,19 @@ class JobSubmitter:
         sweep, note = fit_to(sweep, capacity, where, strict=strict)
         trial = msgspec.structs.replace(trial, notes=(*trial.notes, note)) if note else trial
         slots = dict(zip(where.split(","), capacities, strict=True))
-        return await self.prepare(driver_of(trial, sweep, where, slots), LOCAL.name)
+        return await self.prepare(driver_of(trial, sweep, where, slots), await self._driver_target(spec))
+
+    async def _driver_target(self, spec: JobSpec) -> str:
+        """Return the target that runs the driver of a sweep."""
+        name = await self._target_name(spec.driver_target or LOCAL.name)
+        if not self._backend(name).files.are_local:
+            raise SpecError(
+                f"--driver {name}: a driver needs the state folder of this computer, which {name!r} does not have.",
+                hint="Leave it out: the driver runs on this computer, and goes on when it was asleep.",
+                code="sweep.driver",
+                field="driver_target",
+            )
+        return name
 
     async def _capacity(self, backend: Backend, trial: JobSpec) -> int | None:
         """Return how many trials a target runs at the same time; ``None`` if it does not say so soon."""

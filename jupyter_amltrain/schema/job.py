@@ -349,6 +349,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         Of a driver, or of the job of a trial that is submitted as a sweep: handle of the sweep that it continues.
     trial_target
         Of a driver: name of the target of the trials, or of several, separated by commas.
+    driver_target
+        Of a driver, or of the job of a trial that is submitted as a sweep: target that runs the driver; empty for this
+        machine.
     trial_slots
         Of a driver: number of trials that a target runs at the same time, by its name; absent if unknown.
     """
@@ -416,6 +419,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     sweep: Sweep | None = None
     trial: JobSpec | None = None
     trial_target: str = ""
+    driver_target: str = ""
     trial_slots: dict[str, int] = {}
     continues: str = ""
 

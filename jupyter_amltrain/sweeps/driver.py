@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import os
 import signal
 import sys
@@ -21,8 +20,16 @@ from typing import Any
 
 import msgspec
 
-from jupyter_amltrain.agent.protocol import CANCEL, JOB, MARK, OUTPUTS
-from jupyter_amltrain.errors import AmlTrainError, CapacityError, SubmitError, TargetError, UnknownRun, UnknownTarget
+from jupyter_amltrain.agent.protocol import CANCEL, JOB, MARK
+from jupyter_amltrain.errors import (
+    AmlTrainError,
+    CapacityError,
+    SpecError,
+    SubmitError,
+    TargetError,
+    UnknownRun,
+    UnknownTarget,
+)
 from jupyter_amltrain.jobs.launch import FINAL_EXIT_CODE
 from jupyter_amltrain.jobs.snapshot import TRIAL_FOLDER
 from jupyter_amltrain.jobs.sweep import trial_of
@@ -31,13 +38,24 @@ from jupyter_amltrain.kernel.session import close, controller
 from jupyter_amltrain.kernel.target_file import LOCAL
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunHandle, RunState, make_handle, split_handle
-from jupyter_amltrain.state_dir import write_json
+from jupyter_amltrain.schema.sweep import trial_count
 from jupyter_amltrain.sweeps.continued import read_history
-from jupyter_amltrain.sweeps.policies import EarlyStopping
+from jupyter_amltrain.sweeps.outputs import return_outputs, silence_reason, wait_recorded
 from jupyter_amltrain.sweeps.results import SweepResults
-from jupyter_amltrain.sweeps.samplers import Proposer
-from jupyter_amltrain.sweeps.sweep_journal import ASK, END, REPORT, SENT, TELL, Event, SweepJournal, points_fields
-from jupyter_amltrain.sweeps.trial import Best, Trial, TrialCanceled, finite
+from jupyter_amltrain.sweeps.search import Search
+from jupyter_amltrain.sweeps.sweep_journal import (
+    ARRAY,
+    ASK,
+    END,
+    REPORT,
+    SENT,
+    TELL,
+    Event,
+    SweepJournal,
+    points_fields,
+)
+from jupyter_amltrain.sweeps.trial import Trial, TrialCanceled, finite
+from jupyter_amltrain.sweeps.trial_array import TrialArray, arrays_for
 from jupyter_amltrain.text import new_run_id
 
 log = logging.getLogger(__name__)
@@ -52,10 +70,8 @@ SUBMIT_RETRY_S = 5.0
 CANCEL_RETRY_S = 0.5
 #: Seconds in which canceled trials can end before the driver does.
 CANCEL_TIMEOUT_S = 6.0
-#: File with the best trial, besides the values of ``--out``.
-BEST = "best-trial.json"
-#: Seconds in which MLflow's records of the trials can be written before the driver ends.
-RECORD_TIMEOUT_S = 60.0
+#: States of a run that has nothing to read yet.
+_WAITING = (RunState.PREPARING, RunState.QUEUED)
 
 
 class SweepDriver:
@@ -75,16 +91,16 @@ class SweepDriver:
         if self.spec.sweep is None or self.spec.trial is None:
             raise SubmitError(f"{folder} is not the run of a sweep.")
         self.sweep, self.targets = self.spec.sweep, self.spec.trial_target.split(",")
-        self.handle = make_handle(LOCAL.name, str(job["run"]))
+        self.handle = make_handle(self.spec.driver_target or LOCAL.name, str(job["run"]))
         self._parent_id = str((job.get("tracking") or {}).get("run_id") or "")
         self._kernel, self._folder, self._environ = kernel, folder, dict(environ)
         self._secrets = {name: self._environ[name] for name in self.spec.secrets if name in self._environ}
         self._journal = SweepJournal(folder)
         self.results = SweepResults(kernel.loop, self.spec, self.sweep, folder)
-        self._proposer = Proposer(self.sweep)
-        self._policy = EarlyStopping(self.sweep.policy, self.sweep.objective.goal)
+        self._search = Search(self.sweep)
         self._began = time.time()
         self._exhausted = False
+        self._array: TrialArray | None = None  #: that has all trials
         self._waiting: set[str] = set()  #: targets that do not answer
         self._unread: set[int] = set()  #: trials of an earlier process of this driver whose metrics are not read again
         self._stopping = ""  #: why no more trials are submitted
@@ -101,8 +117,7 @@ class SweepDriver:
             if event.op == ASK:
                 if not self.results.trials:
                     self._began = event.time
-                proposal = self._proposer.ask()
-                if proposal is None or proposal[0] != event.trial:
+                if not self._search.replay(event.trial):
                     raise SubmitError(f"The journal of {self.handle} does not fit its search space.")
                 handle = make_handle(event.target, event.run_id)
                 self.results.trials[event.trial] = Trial(event.trial, event.params, handle, event.time)
@@ -112,23 +127,12 @@ class SweepDriver:
                 trial.sent = True
             elif event.op == REPORT:
                 trial.report(event.points)
-                if reason := self._observe(trial, event.points):
+                if reason := self._search.observe(trial, event.points):
                     trial.early, trial.reason = True, reason
             elif event.op == TELL:
                 trial.end(event)
-                self._pass_end(trial)
+                self._search.end(trial)
         self._unread = {trial.number for trial in self.results.living if trial.sent}
-
-    def _observe(self, trial: Trial, points: Sequence[tuple[int, float]]) -> str:
-        """Pass reports to the policy; return why the trial is to be stopped."""
-        reasons = [self._policy.observe(trial.number, value) for _, value in points]
-        return next(filter(None, reasons), "")
-
-    def _pass_end(self, trial: Trial) -> None:
-        """Pass an end to the sampler and the policy."""
-        value = trial.value if trial.value is not None and math.isfinite(trial.value) else None
-        self._proposer.tell(trial.number, value)
-        self._policy.finish(trial.number)
 
     def _append(self, op: str, trial: int = -1, **fields: Any) -> Event:
         event = Event(op=op, trial=trial, time=0.0 if op == REPORT else time.time(), **fields)
@@ -145,6 +149,8 @@ class SweepDriver:
         if events:
             ended, living = len(self.results.ended), len(self.results.living)
             print(f"The driver was started again: {ended} trials have ended, {living} run.")
+        if not self.results.trials or any(event.op == ARRAY for event in events):
+            await self._open_array()
         for trial in self.results.living:
             self._follow(trial)
             if trial.early:  # whether its cancel was sent is unknown
@@ -174,7 +180,7 @@ class SweepDriver:
         )
         for trial in results.history:
             if trial.value is not None:
-                await self._kernel.loop.offload(self._proposer.learn, trial.params, trial.value)
+                await self._kernel.loop.offload(self._search.learn, trial.params, trial.value)
         print(f"{len(results.history)} trials of {self.spec.continues} are known.", flush=True)
 
     def stop(self) -> None:
@@ -199,24 +205,11 @@ class SweepDriver:
             self._fail(f"the first {len(failed)} trials failed. Trial {failed[0].number}: {failed[0].reason}")
         silent = [trial for trial in ended if trial.state == "completed" and not trial.values]
         if silent and not self._unread and all(not trial.values for trial in self.results.trials.values()):
-            self._fail(await self._silence(silent[0]))
+            self._fail(await silence_reason(self._kernel, silent[0], self.sweep.objective.metric))
 
     def _fail(self, reason: str) -> None:
         self._failure = self._stopping = reason
         self._cancel_living("the sweep failed")
-
-    async def _silence(self, trial: Trial) -> str:
-        """Return why a trial without values of the primary metric ends the sweep."""
-        logged: list[str] = []
-        with contextlib.suppress(AmlTrainError):  # deleted in the meantime
-            entry = await self._kernel.refresh_run(await self._kernel.find(trial.handle))
-            logged = [*entry.metrics.metrics, *entry.run.outputs]
-        names = f"it logged {', '.join(sorted(logged)[:8])}" if logged else "it logged no metric"
-        metric = self.sweep.objective.metric
-        return (
-            f"trial {trial.number} completed without a value of {metric!r}; {names}."
-            f" Log it with mlflow.log_metric({metric!r}, value), or name another metric in --goal"
-        )
 
     async def _fill(self) -> None:
         """Propose and submit trials while there is room."""
@@ -226,16 +219,65 @@ class SweepDriver:
                 return
             if limits.max_trials is not None and len(self.results.trials) >= limits.max_trials:
                 return
-            proposal = await self._kernel.loop.offload(self._proposer.ask)
-            if proposal is None:
+            if not await self._kernel.loop.offload(self._search.ask):
                 self._exhausted, self.results.message = True, "All combinations were tried."
                 return
-            number, params = proposal
-            run_id = new_run_id(f"{self.spec.name}-{self.results.first + number}")
-            target = self._next_target()
-            event = self._append(ASK, number, params=params, run_id=run_id, target=target)
-            trial = self.results.trials[number] = Trial(number, params, make_handle(target, run_id), event.time)
-            self._follow(trial)
+            number, params = self._search.points.popleft()
+            self._follow(self._begin(number, params, self._new_run_id(number), self._next_target()))
+
+    def _new_run_id(self, number: int) -> str:
+        return new_run_id(f"{self.spec.name}-{self.results.first + number}")
+
+    def _begin(self, number: int, params: Mapping[str, Any], run_id: str, target: str) -> Trial:
+        """Write a trial to the journal, and list it."""
+        event = self._append(ASK, number, params=dict(params), run_id=run_id, target=target)
+        trial = self.results.trials[number] = Trial(number, params, make_handle(target, run_id), event.time)
+        return trial
+
+    # ---- an array of trials
+
+    async def _open_array(self) -> None:
+        """Let the target queue all trials together if it does that, and list them; repeated until it answers."""
+        while not self._canceled:
+            try:
+                return await self._try_array()
+            except SpecError as error:
+                return self._fail(str(error))
+            except TargetError as error:  # it does not answer now
+                self.results.message = f"Waits for {self.targets[0]}: {error}"
+                await self.results.write()
+                await asyncio.sleep(SUBMIT_RETRY_S)
+            except AmlTrainError as error:  # one by one it may take them
+                self._array = None
+                print(f"The trials are submitted one by one: {error}", flush=True)
+                return
+
+    async def _try_array(self) -> None:
+        kernel, target = self._kernel, self.targets[0]
+        arrays = await arrays_for(self.sweep, [kernel.backend(name) for name in self.targets])
+        if arrays is None:
+            return
+        known, count = self.results.trials, trial_count(self.sweep)
+        points = self._search.points
+        await kernel.loop.offload(self._search.ask, count - len(known))
+        ids = {trial.number: trial.run_id for trial in known.values()}
+        ids |= {number: self._new_run_id(number) for number, _ in points}
+        first = known[0].params if known else points[0][1]
+        _, spec = await kernel.jobs.prepare(self._trial_spec(0, first), target)
+        array = TrialArray(arrays, split_handle(self.handle)[1])
+        numbers, most = sorted(ids), self.sweep.limits.max_concurrent
+        await array.open(spec, [ids[number] for number in numbers], most, self._environ, self._secrets)
+        if not known:
+            self._append(ARRAY)
+        self._array, self._exhausted, self.results.message = array, True, ""
+        while points:
+            number, params = points.popleft()
+            self._begin(number, params, ids[number], target)
+        kernel.loop.start(array.release_when(self._is_submitted), "release the trials")
+
+    def _is_submitted(self) -> bool:
+        """Whether all trials that have not ended are submitted, or were refused."""
+        return all(trial.sent or (trial.task is not None and trial.task.done()) for trial in self.results.living)
 
     def _next_target(self) -> str:
         """Return the target with the fewest trials that have not ended, in proportion to those that it can run."""
@@ -260,12 +302,8 @@ class SweepDriver:
                 elif trial.cancel_requested:
                     raise TrialCanceled
                 else:
-                    code = str(self._folder / "source" / TRIAL_FOLDER)
-                    spec = trial_of(
-                        self.spec, self.handle, self.results.first + trial.number, trial.params, code, self._parent_id
-                    )
-                    await self._kernel.jobs.submit(spec, trial.target, self._environ, self._secrets, trial.run_id)
-                    await self._kernel.accepted(handle)
+                    async with self._array.submits if self._array else contextlib.nullcontext():
+                        await self._submit(trial)
                 break
             except CapacityError:  # it never has so many devices
                 raise
@@ -278,8 +316,25 @@ class SweepDriver:
             trial.sent = True
             self._append(SENT, trial.number)
         self._waiting.discard(trial.target)
-        self._kernel.change_viewers(handle, 1)  # until its last reports are taken
+        if self._array is None:  # those of an array may wait for long
+            self._view(trial)
         return await self._kernel.wait(handle)
+
+    def _trial_spec(self, number: int, params: Mapping[str, Any]) -> JobSpec:
+        code = str(self._folder / "source" / TRIAL_FOLDER)
+        return trial_of(self.spec, self.handle, self.results.first + number, params, code, self._parent_id)
+
+    async def _submit(self, trial: Trial) -> None:
+        if trial.cancel_requested:
+            raise TrialCanceled
+        spec = self._trial_spec(trial.number, trial.params)
+        await self._kernel.jobs.submit(spec, trial.target, self._environ, self._secrets, trial.run_id)
+        await self._kernel.accepted(trial.handle)
+
+    def _view(self, trial: Trial) -> None:
+        """Let the streams of a trial be read while they grow, until its last reports are taken."""
+        trial.is_viewed = True
+        self._kernel.change_viewers(trial.handle, 1)
 
     async def _exists(self, handle: RunHandle, trial: Trial) -> bool:
         """Return whether the target has a run whose submit the journal does not confirm."""
@@ -305,6 +360,8 @@ class SweepDriver:
             if not status.state.terminal:
                 trial.state = status.state.value
             trial.started = _start(entry.run)
+            if not trial.is_viewed and trial.sent and status.state not in _WAITING:
+                self._view(trial)
             if done and not await self._is_read(trial):
                 return
             self._take_reports(trial, done)
@@ -313,7 +370,7 @@ class SweepDriver:
         if done:
             await self._end(trial)
             self._unread.discard(trial.number)
-            if entry is not None and self._kernel.store.get(trial.handle) is entry and entry.viewers > 0:
+            if trial.is_viewed and entry is not None and self._kernel.store.get(trial.handle) is entry:
                 self._kernel.change_viewers(trial.handle, -1)
 
     async def _is_read(self, trial: Trial) -> bool:
@@ -346,7 +403,7 @@ class SweepDriver:
         trial.report(new)
         if points is not None:
             trial.latest = points.last
-        reason = self._observe(trial, new)
+        reason = self._search.observe(trial, new)
         if reason and not trial.early and not done:
             trial.early, trial.reason = True, reason
             self._kernel.loop.start(self._cancel(trial), f"stop trial {trial.number}")
@@ -389,7 +446,7 @@ class SweepDriver:
         )  # fmt: skip
         before = self.results.best
         trial.end(event)
-        await self._kernel.loop.offload(self._pass_end, trial)
+        await self._kernel.loop.offload(self._search.end, trial)
         self.results.print_end(trial, self.results.best != before)
         await self.results.log_best(self._parent_id)
 
@@ -402,9 +459,13 @@ class SweepDriver:
     # ---- results
 
     def _cancel_living(self, reason: str) -> None:
+        if self._array is not None:
+            self._kernel.loop.start(self._array.cancel(), "cancel the trials")
         for trial in self.results.living:
             trial.reason = trial.reason or reason
-            self._kernel.loop.start(self._cancel(trial), f"cancel trial {trial.number}")
+            trial.cancel_requested = True
+            if self._array is None or not trial.sent:
+                self._kernel.loop.start(self._cancel(trial), f"cancel trial {trial.number}")
 
     async def _cancel_all(self, reason: str) -> None:
         """Cancel the trials, and wait a moment for their ends."""
@@ -414,6 +475,9 @@ class SweepDriver:
             await self._wait()
             for trial in self.results.living:
                 await self._advance(trial)
+        if self._array is not None:  # what was not submitted leaves the target
+            with contextlib.suppress(AmlTrainError, asyncio.TimeoutError):
+                await asyncio.wait_for(self._array.release(), CANCEL_TIMEOUT_S)
 
     async def _finish(self) -> int:
         best = self.results.best
@@ -430,34 +494,11 @@ class SweepDriver:
             return FINAL_EXIT_CODE
         if best is not None:
             print(f"Best trial: {best.number}, run {best.handle}", flush=True)
-            await self._return_outputs(best)
+            await return_outputs(self._kernel, self._folder, self.spec.out, best, self.sweep.objective.metric)
         if not self._canceled:
-            await self._wait_recorded()
+            handles = [trial.handle for trial in self.results.ended if trial.task is not None]
+            await wait_recorded(self._kernel, handles)
         return 0
-
-    async def _return_outputs(self, best: Best) -> None:
-        """Make the output values of the best trial those of the sweep."""
-        target, run_id = split_handle(best.handle)
-        for name in self.spec.out:
-            try:
-                data = await self._kernel.backend(target).files.read(run_id, f"{OUTPUTS}/{name}.json")
-            except AmlTrainError as error:  # the sweep is still complete
-                print(f"--out {name} of {best.handle} cannot be read: {error}", flush=True)
-                continue
-            if data:
-                (self._folder / OUTPUTS / f"{name}.json").write_bytes(data)
-        found = {"run": best.handle, "params": best.params, "metric": self.sweep.objective.metric, "value": best.value}
-        write_json(self._folder / OUTPUTS / BEST, found)
-
-    async def _wait_recorded(self) -> None:
-        """Wait until MLflow has the records of the trials that this process has followed."""
-        deadline = time.monotonic() + RECORD_TIMEOUT_S
-        handles = [trial.handle for trial in self.results.ended if trial.task is not None]
-        while time.monotonic() < deadline:
-            entries = [entry for handle in handles if (entry := self._kernel.store.get(handle)) is not None]
-            if not any(entry.run.tracking == "pending" and entry.run.project for entry in entries):
-                return
-            await asyncio.sleep(0.1)
 
 
 def _start(run: Run) -> float | None:
@@ -478,7 +519,7 @@ def main() -> None:
         return SweepDriver(kernel, folder, os.environ)
 
     driver = kernel.loop.call(create())
-    if driver.handle != make_handle(LOCAL.name, run_id):
+    if split_handle(driver.handle)[1] != run_id:
         raise SystemExit(f"{folder} is not the folder of {run_id}.")
 
     def on_sigterm(*_: object) -> None:

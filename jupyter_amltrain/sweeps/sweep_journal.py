@@ -18,8 +18,9 @@ from jupyter_amltrain.agent import testing
 
 #: File in the driver's run folder.
 FILE = "sweep.jsonl"
-#: Operations: a trial was proposed, was submitted, has reported values, has ended; the sweep has ended.
-ASK, SENT, REPORT, TELL, END = "ask", "sent", "report", "tell", "end"
+#: Operations: a trial was proposed, was submitted, has reported values, has ended; the sweep has ended; its target
+#: has an array for its trials.
+ASK, SENT, REPORT, TELL, END, ARRAY = "ask", "sent", "report", "tell", "end", "array"
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -28,7 +29,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes
     ----------
     op
-        One of :data:`ASK`, :data:`SENT`, :data:`REPORT`, :data:`TELL`, :data:`END`.
+        One of :data:`ASK`, :data:`SENT`, :data:`REPORT`, :data:`TELL`, :data:`END`, :data:`ARRAY`.
     trial
         Number of the trial; -1 for the sweep.
     time
@@ -122,7 +123,7 @@ class SweepJournal:
         if written < len(data):
             os.ftruncate(self._fd, end)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
-        if event.op in (ASK, SENT, TELL):
+        if event.op in (ASK, SENT, TELL, ARRAY):
             os.fsync(self._fd)
         testing.hit(f"sweep_after_{event.op}")
 

@@ -27,6 +27,7 @@ class Trial:
     def __init__(self, number: int, params: Mapping[str, Any], handle: RunHandle, created: float) -> None:
         self.number, self.params, self.handle, self.created = number, dict(params), handle, created
         self.sent = False
+        self.is_viewed = False  #: its streams are read while they grow
         self.cancel_requested = False
         self.state, self.reason, self.early = "preparing", "", False
         self.started: float | None = None

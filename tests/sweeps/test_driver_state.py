@@ -151,7 +151,7 @@ def test_canceled_trial_is_not_submitted(tmp_path: Path) -> None:
     async def check() -> str:
         driver = make_driver(tmp_path)
         driver.results.trials[0] = trial = Trial(0, {}, RunHandle("local/t-0"), 0.0)
-        driver._proposer.ask()
+        driver._search.ask(len(driver._search.points) + 1)
         trial.cancel_requested = True
         driver._follow(trial)
         await asyncio.wait([trial.task])  # type: ignore[list-item]
@@ -187,7 +187,7 @@ def test_target_that_can_run_no_trial_gets_no_more(tmp_path: Path) -> None:
         driver, left = make_driver(tmp_path, target="gpubox,local"), []
         for number, target in enumerate(("local", "gpubox")):
             driver.results.trials[number] = trial = Trial(number, {}, RunHandle(f"{target}/t-{number}"), 0.0)
-            driver._proposer.ask()
+            driver._search.ask(len(driver._search.points) + 1)
             trial.task = asyncio.ensure_future(refuse())  # type: ignore[arg-type]
             await asyncio.wait([trial.task])
             await driver._end(trial)
