@@ -405,7 +405,7 @@ def show_text(run: TrackedRun) -> str:
         ("tags", ", ".join(f"{k}={v}" for k, v in spec.tags.items())),
         ("source", tilde(spec.source) if spec.source else ""),
         ("time limit", seconds_text(spec.timeout) if spec.timeout else ""),
-        ("restarts", f"{status.attempt - 1} of {spec.max_restarts}" if spec.max_restarts else ""),
+        ("restarts", _restarts(status.attempt - 1, spec.max_restarts)),
         *((f"attempt {number}", _past_attempt(past)) for number, past in enumerate(status.attempts, 1)),
         ("metrics from", ", ".join(sorted({metric.source for metric in record.metrics.values() if metric.source}))),
         ("exit code", "" if status.exit_code is None else str(status.exit_code)),
@@ -417,6 +417,13 @@ def show_text(run: TrackedRun) -> str:
         ("team's MLflow", team_ledger.text_of(team_ledger.entry_of(state.project, state.tracking_id))),
     ]
     return f"{record_text(record, child_rows=MAX_CHILDREN)}\n\n{pairs(facts)}"
+
+
+def _restarts(count: int, allowed: int) -> str:
+    """``1 of 3``; a target may start a job again by itself, too."""
+    if count > allowed:
+        return f"{count}, {count - allowed} of them by the target" if allowed else f"{count}, by the target"
+    return f"{count} of {allowed}" if allowed else ""
 
 
 def _past_attempt(past: PastAttempt) -> str:
