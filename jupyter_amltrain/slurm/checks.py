@@ -13,8 +13,6 @@ from jupyter_amltrain.text import bytes_text
 
 #: What a cluster is, as ``slurm/agent/cluster.py`` tells it.
 Facts = Mapping[str, Any]
-#: Launchers that start processes of one node only here.
-_ONE_NODE = ("mpi", "horovod", "ray")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -87,8 +85,8 @@ def _reasons(spec: JobSpec, partition: Mapping[str, Any], facts: Facts) -> Itera
         reason = "Slurm assigns whole GPUs here"
         yield f"--gpus {resources.gpus:g}", reason, "Try: --gpus 1", "resources.gpus"
     kind = spec.distribution.kind
-    if resources.nodes > 1 and (kind in _ONE_NODE or spec.distribution.parameter_servers):
-        reason = "on several nodes of a cluster, torchrun or a TensorFlow cluster of workers connects the processes"
+    if resources.nodes > 1 and (kind == "ray" or spec.distribution.parameter_servers):
+        reason = "on several nodes of a cluster, torchrun, MPI or workers of TensorFlow are connected"
         yield f"--distribution {kind}", reason, "Try: --distribution pytorch, or --nodes 1", "distribution.kind"
     gpus = max((sum(row["gpus"].values()) for row in rows), default=0)
     if resources.gpus and resources.gpus > gpus:

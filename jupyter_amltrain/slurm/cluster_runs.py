@@ -1,12 +1,11 @@
-"""What the backends of a cluster have in common, on its login node and over SSH: checks, plan, submit."""
+"""Runs of a cluster, from its login node and over SSH to it: its limits, the checks of a job, and the scripts."""
 
 from __future__ import annotations
 
-import abc
 import asyncio
 import posixpath
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -17,12 +16,13 @@ from jupyter_amltrain.backends.base import LaunchPlan
 from jupyter_amltrain.backends.capabilities import TargetSettings
 from jupyter_amltrain.backends.honored import check_honored
 from jupyter_amltrain.backends.local_limits import check_machine
+from jupyter_amltrain.backends.transport import Transport
 from jupyter_amltrain.errors import TargetError
-from jupyter_amltrain.jobs.snapshot import Snapshot
 from jupyter_amltrain.schema.job import MAX_NODES, JobSpec
 from jupyter_amltrain.schema.target import TargetInfo
 from jupyter_amltrain.slurm import checks, script
-from jupyter_amltrain.slurm.overview import ClusterOverview
+from jupyter_amltrain.slurm.arrays import TaskArrays
+from jupyter_amltrain.slurm.overview import ClusterOverview, ClusterQuota
 from jupyter_amltrain.slurm.target import SlurmTarget
 
 #: Seconds for which the limits of a cluster are not asked again.
@@ -31,92 +31,96 @@ _FACTS_KEPT_S = 300.0
 PROBE_TIMEOUT_S = 15.0
 
 
-class ClusterBackend(AgentBackend):
-    """Runs jobs by sbatch; the state of a run comes from Slurm and from the run's folder."""
+class ClusterRuns:
+    """What both backends of a cluster do beside their own: checks, scripts, and the first look at the cluster.
 
-    #: Whether the job gets the variables of a login there, and not those of the kernel.
-    uses_login = False
+    Parameters
+    ----------
+    agent
+        Returns the agent's file on the login node, and the interpreter that runs it there.
+    uses_login
+        Whether jobs get the variables of a login there, and not those of the kernel.
+    """
 
-    def _begin(self, target: SlurmTarget) -> None:
-        """Set what both backends have."""
-        self.target = target
-        self.monitors = None  # type: ignore[assignment]
-        self.overview = ClusterOverview(self._transport)
-        self.settings = TargetSettings(target.name)
-        self._use_image()
+    def __init__(
+        self, target: SlurmTarget, transport: Transport, agent: Callable[[], tuple[str, str]], *, uses_login: bool
+    ) -> None:
+        self.target, self._transport, self._agent, self._uses_login = target, transport, agent, uses_login
+        self.arrays = TaskArrays(transport, self, uses_login=uses_login)
         self._facts: dict[str, Any] = {}
         self._facts_at = float("-inf")
         self._facts_guard = asyncio.Lock()
 
-    def _use_image(self) -> None:
-        """Let jobs in an image have the interpreter of the image, unless the target names one."""
-        if self.cluster.container and not self.cluster.python:
-            self._machine = msgspec.structs.replace(self._machine, python="python3")
+    def equip(self, backend: AgentBackend) -> None:
+        """Give a backend the capabilities of a cluster in place of those of a machine."""
+        backend.monitors = None  # type: ignore[assignment]
+        backend.overview = ClusterOverview(self._transport)
+        backend.quota = ClusterQuota(self._transport)
+        backend.settings = TargetSettings(self.target.name)
+        backend.arrays = self.arrays
 
     @property
-    def cluster(self) -> SlurmTarget:
-        """The target, with its own type."""
-        assert isinstance(self.target, SlurmTarget)
-        return self.target
+    def own_python(self) -> str:
+        """Interpreter of jobs of a target that names none, where it is not that of the machine: that of an image."""
+        return "python3" if self.target.container and not self.target.python else ""
+
+    @property
+    def has_own_packages(self) -> bool:
+        """Whether the lines before a job bring another interpreter, or its packages."""
+        return bool(self.target.modules or self.target.setup or self.target.container)
 
     async def facts(self, max_age_s: float = _FACTS_KEPT_S) -> Mapping[str, Any]:
         """Return what the cluster is: partitions with limits, nodes, version."""
         async with self._facts_guard:
             if time.monotonic() - self._facts_at > max_age_s:
-                self._facts = await self._transport.call("limits", {"partition": self.cluster.partition})
+                self._facts = await self._transport.call("limits", {"partition": self.target.partition})
                 self._facts_at = time.monotonic()
             return self._facts
 
-    @property
-    @abc.abstractmethod
-    def _agent_file(self) -> str:
-        """Path of the agent's file on the login node."""
-
-    @property
-    @abc.abstractmethod
-    def _agent_python(self) -> str:
-        """Interpreter that runs the agent there."""
-
-    def _script_machine(self) -> script.LoginNode:
-        return script.LoginNode(
-            agent=self._agent_file,
-            # The agent runs in the image, too, where Slurm starts the image.
-            python="python3" if self.cluster.container_runtime == "pyxis" else self._agent_python,
-            home=self._transport.home,
-            kill_wait=int(self._facts.get("kill_wait") or 30),
-        )
-
-    def check_job(self, spec: JobSpec) -> None:
+    def check_job(self, spec: JobSpec, has_our_disk: bool) -> None:
         """See :meth:`Backend.check_job`; a run may have as many nodes as the partition gives."""
-        check_honored(spec, self.cluster)
-        check_machine(spec, self.target.name, self._machine.has_our_disk, machines=MAX_NODES)
+        check_honored(spec, self.target)
+        check_machine(spec, self.target.name, has_our_disk, machines=MAX_NODES)
 
-    async def plan_script(self, plan: LaunchPlan) -> LaunchPlan:
-        """Return a plan with the script of its job.
+    async def script_of(self, spec: JobSpec, name: str, *, is_array: bool = False) -> str:
+        """Return the script of a run, or of all runs of an array.
 
         Raises
         ------
         TargetError, SpecError
             The cluster has no such partition, or the partition does not allow what the job asks for.
         """
-        facts, spec = await self.facts(), plan.spec
-        checks.check_target(self.cluster, facts)
-        checks.check_job(spec, self.cluster, facts)
-        grace, longest = default_grace(), checks.longest_of(self.cluster, facts)
-        text = script.batch_script(spec, self.cluster, plan.run_id, self._script_machine(), grace, longest)
-        request = {**plan.request, "grace": grace}
+        facts, (agent, python) = await self.facts(), self._agent()
+        checks.check_target(self.target, facts)
+        checks.check_job(spec, self.target, facts)
+        machine = script.LoginNode(
+            agent=agent,
+            # The agent runs in the image, too, where Slurm starts the image.
+            python="python3" if self.target.container_runtime == "pyxis" else python,
+            home=self._transport.home,
+            kill_wait=int(facts.get("kill_wait") or 30),
+        )
+        longest = checks.longest_of(self.target, facts)
+        return script.batch_script(spec, self.target, name, machine, default_grace(), longest, is_array=is_array)
+
+    async def with_script(self, plan: LaunchPlan) -> LaunchPlan:
+        """Return a plan with the script of its job; raises as :meth:`script_of`."""
+        spec = plan.spec
+        task = self.arrays.task_of(plan.run_id)
+        text = await self.script_of(spec, task.get("array") or plan.run_id, is_array=bool(task))
+        request = {**plan.request, "grace": default_grace()}
         ranks = request.get("ranks")
         if ranks and not ranks["processes"] and spec.resources.gpu_count:
             request["ranks"] = {**ranks, "processes": spec.resources.gpu_count}
-        if self.cluster.container_runtime == "apptainer":
+        if self.target.container_runtime == "apptainer":
             request["argv"] = [
-                *("apptainer", "exec", "--nv", "--bind", self._transport.home, self.cluster.container),
+                *("apptainer", "exec", "--nv", "--bind", self._transport.home, self.target.container),
                 *request["argv"],
             ]
-        request["slurm"] = {"script": text, "login": self.uses_login, "nodes": spec.resources.nodes}
+        request["slurm"] = {"script": text, "login": self._uses_login, "nodes": spec.resources.nodes, **task}
         return msgspec.structs.replace(plan, request=request, text=text)
 
-    async def checked_cluster(self, info: TargetInfo) -> TargetInfo:
+    async def completed(self, info: TargetInfo) -> TargetInfo:
         """Return what a check tells of the cluster beside the login node.
 
         Raises
@@ -125,8 +129,8 @@ class ClusterBackend(AgentBackend):
             It has no such partition, or its nodes do not share the folder for runs.
         """
         facts = await self.facts(0.0)
-        checks.check_target(self.cluster, facts)
-        partitions = checks.partitions_of(self.cluster, facts)
+        checks.check_target(self.target, facts)
+        partitions = checks.partitions_of(self.target, facts)
         names = [str(row["name"]) for row in partitions]
         rows = checks.nodes_of(partitions, facts)
         cpus = sum(row["nodes"] * row["cpus"] for row in rows)
@@ -147,17 +151,17 @@ class ClusterBackend(AgentBackend):
         TargetError
             The nodes do not share it, or the lines before a job fail there.
         """
-        python, target = self._agent_python, self.cluster
+        target, (_, python) = self.target, self._agent()
         proven = f"{target.partition}:{self._transport.home}"
         if target.proven == proven:
             return ""
         try:
-            answer = await self._ask_node(0)
+            answer = await self._ask_node(python, 0)
         except TargetError as error:
             if error.code != "slurm.refused":
                 raise
             try:
-                answer = await self._ask_node(1)  # some partitions take only jobs with a GPU
+                answer = await self._ask_node(python, 1)  # some partitions take only jobs with a GPU
             except TargetError:
                 raise error from None
         if (problem := checks.probe_error(answer, target, python)) is not None:
@@ -167,14 +171,9 @@ class ClusterBackend(AgentBackend):
             self.target = msgspec.structs.replace(target, proven=proven)
         return note
 
-    async def _ask_node(self, gpus: int) -> Mapping[str, Any]:
-        text = script.probe_script(self.cluster, self._agent_python, gpus)
+    async def _ask_node(self, python: str, gpus: int) -> Mapping[str, Any]:
+        text = script.probe_script(self.target, python, gpus)
         return await self._transport.call("probe", {"script": text, "timeout": PROBE_TIMEOUT_S})
-
-    async def _check_interpreter(self, spec: JobSpec, snapshot: Snapshot) -> tuple[str, ...]:
-        if self.cluster.modules or self.cluster.setup or self.cluster.container:
-            return ()  # these bring another interpreter, or its packages
-        return await super()._check_interpreter(spec, snapshot)
 
 
 def below(home: str, name: str) -> str:

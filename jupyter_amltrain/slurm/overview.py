@@ -1,11 +1,11 @@
-"""``%aml_monitor`` of a cluster: its nodes, free GPUs by type, and the jobs of this user."""
+"""What a cluster has and does: its nodes, free GPUs by type, the jobs of this user, and what their accounts allow."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jupyter_amltrain.backends.capabilities import TargetOverview
+from jupyter_amltrain.backends.capabilities import TargetOverview, TargetQuota
 from jupyter_amltrain.backends.transport import Transport
 from jupyter_amltrain.text import bytes_text, table
 
@@ -31,6 +31,33 @@ class ClusterOverview(TargetOverview):
             parts.append(table(["account", "used", "fair share"], rows))
         found = [{"table": name, **row} for name in ("nodes", "jobs", "shares") for row in answer[name]]
         return "\n\n".join(part for part in parts if part), found
+
+
+class ClusterQuota(TargetQuota):
+    """Shares and limits of the accounts of this user, where the accounting of the cluster answers."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def read(self, *, everything: bool = False) -> tuple[str, list[dict[str, Any]]]:
+        """See :meth:`TargetQuota.read`."""
+        answer = await self._transport.call("quota", {})
+        tables = {
+            "shares": ["account", "shares", "used (CPU seconds)", "part of all use", "fair share"],
+            "accounts": ["account", "partition", "qualities of service", "limits"],
+            "qos": ["quality of service", "priority", "limits"],
+        }
+        shown = {
+            name: [row for row in answer[name] if everything or name == "shares" or row["limits"]] for name in tables
+        }
+        parts = [
+            table(head, [list(row.values()) for row in shown[name]]) for name, head in tables.items() if shown[name]
+        ]
+        rows = [{"table": name, **row} for name, found in shown.items() for row in found]
+        hidden = sum(len(answer[name]) for name in tables) - len(rows)
+        if hidden:
+            parts.append(f"{hidden} without a limit {'is' if hidden == 1 else 'are'} hidden (show with --all).")
+        return "\n\n".join(parts), rows
 
 
 def _nodes_table(rows: Sequence[Row]) -> str:

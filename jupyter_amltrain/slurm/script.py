@@ -11,11 +11,13 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.schema.job import JobSpec
-from jupyter_amltrain.slurm.agent.runs import OUTPUTS
+from jupyter_amltrain.slurm.agent.runs import OUTPUTS, array_file, output_file
 from jupyter_amltrain.slurm.target import SlurmTarget
 
 #: Seconds by which Slurm may send its signal earlier than asked: it looks at time limits once a minute.
 _SLACK_S = 60.0
+#: Seconds that Slurm gets as limit of a driver where nothing limits it.
+_DRIVER_S = 7 * 86400.0
 #: Seconds before Slurm's limit at which it sends SIGTERM, beyond the grace period.
 _NOTICE_S = 20.0
 
@@ -57,25 +59,41 @@ def time_limit(timeout: float | None, grace: float, longest: float | None) -> in
     return max(1, math.ceil(limit / 60))
 
 
+def _seconds(spec: JobSpec, longest: float | None) -> float | None:
+    """Return the seconds that a job may take; the driver of a sweep as many as its sweep may, or Slurm gives."""
+    if spec.sweep is None or spec.trial is None:
+        return spec.timeout
+    return spec.timeout or spec.sweep.limits.max_duration_s or longest or _DRIVER_S
+
+
 def batch_script(
-    spec: JobSpec, target: SlurmTarget, run_id: str, machine: LoginNode, grace: float, longest: float | None = None
+    spec: JobSpec,
+    target: SlurmTarget,
+    name: str,
+    machine: LoginNode,
+    grace: float,
+    longest: float | None = None,
+    *,
+    is_array: bool = False,
 ) -> str:
-    """Return the script of a run.
+    """Return the script of a run, or of all runs of an array.
 
     Parameters
     ----------
+    name
+        Id of the run, or name of the array.
     grace
         Seconds from SIGTERM to SIGKILL of the run itself.
     longest
         Seconds that the partition allows; ``None`` for no limit.
     """
     # Not in the run's folder, which appears a moment after the job was submitted: Slurm may start it before.
-    nodes, output = spec.resources.nodes, posixpath.join(machine.home, OUTPUTS, f"{run_id}.txt")
-    minutes = time_limit(spec.timeout, grace, longest)
+    nodes, output = spec.resources.nodes, output_file(machine.home, name)
+    minutes = time_limit(_seconds(spec, longest), grace, longest)
     notice, in_pyxis = notice_s(grace), target.container_runtime == "pyxis"
     below_srun = nodes > 1 or in_pyxis
     options = [
-        f"--job-name={run_id}",
+        f"--job-name={name}",
         f"--output={_word(output.replace('%', '%%'))}",
         "--open-mode=append",
         f"--chdir={_word(machine.home)}",
@@ -91,16 +109,26 @@ def batch_script(
         "--requeue" if spec.max_restarts else "",  # else as the cluster does it
         *spec.options,
     ]
-    words = [machine.python, "-I", "-S", machine.agent, "guest", "slurm", "run", machine.home, run_id]
-    words += ["--kill-wait", str(machine.kill_wait), "--notice", str(notice)]
-    command = " ".join(map(shlex.quote, words))
+    words = [machine.python, "-I", "-S", machine.agent, "guest", "slurm", "run"]
+    words += ["--kill-wait", str(machine.kill_wait), "--notice", str(notice), machine.home]
+    command = " ".join([*map(shlex.quote, words), '"$run"' if is_array else shlex.quote(name)])
     if below_srun:
         home = shlex.quote(f"{machine.home}:{machine.home}")
         image = f" --container-image={shlex.quote(target.container)} --container-mounts={home}" if in_pyxis else ""
         command = f"srun --ntasks-per-node=1 --nodes={nodes} --kill-on-bad-exit=0 --wait=0{image} {command}"
     lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in options if option)]
-    lines += [*_setup(target), "unset SLURM_EXPORT_ENV  # srun of the job passes its variables", f"exec {command}"]
+    lines += [*(_task(machine.home, name) if is_array else ()), *_setup(target)]
+    lines += ["unset SLURM_EXPORT_ENV  # srun of the job passes its variables", f"exec {command}"]
     return "\n".join(lines) + "\n"
+
+
+def _task(home: str, name: str) -> Sequence[str]:
+    """Return the lines by which a task of an array finds its run, whose output follows."""
+    folder, file = shlex.quote(posixpath.join(home, OUTPUTS)), shlex.quote(array_file(home, name))
+    return [
+        f'run=$(sed -n "$((SLURM_ARRAY_TASK_ID + 1))p" {file}) && [ -n "$run" ] || exit 1',
+        f'exec >>{folder}/"$run".txt 2>&1',
+    ]
 
 
 def probe_script(target: SlurmTarget, python: str, gpus: int = 0) -> str:

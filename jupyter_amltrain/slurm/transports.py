@@ -10,9 +10,8 @@ from typing import Any
 from jupyter_amltrain.backends.ssh import SshTransport
 from jupyter_amltrain.backends.transport import FileEvents, FolderEvents, LocalTransport
 from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.slurm.agent import CALLS
 
-#: Calls that the agent's part for Slurm answers in place of the agent.
-_CALLS = frozenset({"submit", "poll", "list", "cancel", "delete", "info", "limits", "probe", "overview", "ask"})
 #: Seconds between two looks at folders that other machines change: inotify does not tell.
 LOOK_INTERVAL_S = 0.5
 #: Folders that are looked at in a second at most: each is a few requests to a file server.
@@ -20,7 +19,8 @@ MAX_LOOKS_PER_S = 100
 
 
 def _op(op: str) -> str:
-    return f"slurm.{op}" if op in _CALLS else op
+    """Return the name of a call: that of the agent's part for Slurm, where it answers in place of the agent."""
+    return f"slurm.{op}" if op in CALLS else op
 
 
 class SharedFolderEvents(FileEvents):

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from jupyter_amltrain.agent.protocol import write_json
+from jupyter_amltrain.commands.runs import show_text
 from jupyter_amltrain.slurm.agent import reasons, runs
 from jupyter_amltrain.slurm.agent.jobs import JOBS, Jobs, parse
 from tests.slurm.conftest import Kernel, until
@@ -79,6 +80,7 @@ def test_job_requeued_twice_is_one_run_with_three_attempts(kernel: Kernel) -> No
     lines = run.logs().splitlines()
     assert [line for line in lines if line.startswith("start")] == ["start 0", "start 1", "start 2"]
     assert state_of(kernel, run)["attempt"] == 3 and len(state_of(kernel, run)["attempts"]) == 2
+    assert "2, by the target" in show_text(run)
 
 
 def test_own_time_limit_lets_the_job_save(kernel: Kernel) -> None:
@@ -116,19 +118,24 @@ def test_failed_setup_line_is_shown_with_its_text(kernel: Kernel, home: Path) ->
     assert "/nowhere/env" in run.record().error and "failed" in run.record().error
 
 
-def test_silent_controller_leaves_runs_alone(kernel: Kernel) -> None:
-    run = kernel.submit("import time\nprint('up', flush=True)\ntime.sleep(25)\nprint('end')")
-    started(run)
+def test_controller_stopped_for_a_minute_leaves_runs_alone(kernel: Kernel) -> None:
+    code = "import time\nprint('up', flush=True)\ntime.sleep({})\nprint('end')"
+    ends, outlives = (kernel.submit(code.format(seconds), name=f"for-{seconds}") for seconds in (20, 75))
+    started(ends), started(outlives)
     kernel.cluster.stop_controller()
+    stopped = time.monotonic()
     try:
-        record = until(run.record, lambda found: "does not answer" in (found.detail or ""))
+        record = until(ends.record, lambda found: "does not answer" in (found.detail or ""))
         assert record.state == "running"
-        assert until(run.record, lambda found: found.state == "completed").state == "completed"
-        assert run.logs().split() == ["up", "end"]
+        assert until(ends.record, lambda found: found.state == "completed").state == "completed"
+        while time.monotonic() - stopped < 60:
+            assert outlives.record().state == "running"
+            time.sleep(1)
     finally:
         kernel.cluster.start_controller()
         kernel.cluster.wait_ready()
-    kernel.ended(run)
+    for run in (ends, outlives):
+        assert kernel.ended(run).state == "completed" and run.logs().split() == ["up", "end"]
 
 
 def test_run_continues_without_kernel_and_is_found_by_the_next(kernel: Kernel) -> None:
@@ -215,7 +222,7 @@ def test_started_job_without_a_sign_of_life_says_so(home: Path) -> None:
     folder = home / "runs" / "quiet"
     folder.mkdir(parents=True)
     write_json(str(folder / "slurm.json"), {"job": "5", "submitted": 1.0, "schema": 1})
-    listed = Jobs(parse("5|RUNNING|1|1:00:00|2:00|1|n1|main|None|x\n"), None, 0.0, time.time())
+    listed = Jobs(parse("5|5|RUNNING|1|1:00:00|2:00|1|n1|main|None|x\n"), None, 0.0, time.time())
     state = {"state": "queued", "detail": "", "changed": 1.0, "phases": []}
     found = runs.current(str(home), "quiet", state, listed)
     assert found["state"] == "queued" and "no sign of life for 120 s" in found["detail"]

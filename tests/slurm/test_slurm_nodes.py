@@ -1,12 +1,16 @@
-"""Runs on both nodes of a real cluster, and sweeps."""
+"""Runs on both nodes of a real cluster."""
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.distributed.scripts import needs_mpirun
 from tests.slurm.conftest import Kernel, until
 
 pytestmark = pytest.mark.thorough
@@ -83,17 +87,75 @@ if not is_second and os.environ["RANK"] == "1":
     assert "again" in (kernel.folder(run) / "log" / "rank-1.txt").read_text()
 
 
-def test_sweep_submits_each_trial_once(kernel: Kernel) -> None:
-    file = kernel.runs_folder.parents[3] / "work" / "trial.py"
-    file.write_text(
-        "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--x', type=float)\n"
-        "x = parser.parse_args().x\nprint(f'loss={x * x}')\n"
-    )
-    run = kernel.api.sweep(
-        str(file), goal="minimize loss", params={"x": "choice(1,2,3,4,5,6)"}, sampler="grid", target="cluster",
-        max_concurrent=4, metrics=["loss=loss={value}"], name="searched",
-    )  # fmt: skip
-    run.wait()
-    trials = list(kernel.runs_folder.glob("searched*"))
-    assert len(trials) == 6
-    until(kernel.cluster.jobs, lambda jobs: not jobs)
+RANKS = """
+import json, os, time
+names = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURMD_NODENAME")
+print("ranks", json.dumps([os.environ.get(name) for name in names]), flush=True)
+time.sleep(1)
+"""
+
+
+def ranks_of(kernel: Kernel, run: Any, count: int) -> list[list[str]]:
+    logs = [(kernel.folder(run) / "log" / f"rank-{rank}.txt").read_text() for rank in range(count)]
+    return [json.loads(log.partition("ranks ")[2].splitlines()[0]) for log in logs]
+
+
+@needs_mpirun
+def test_mpirun_starts_processes_on_both_nodes(kernel: Kernel) -> None:
+    run = kernel.submit(RANKS, nodes=2, processes=2, distribution="mpi", name="mpi")
+    assert kernel.ended(run).state == "completed", run.logs()
+    found = ranks_of(kernel, run, 4)
+    assert [row[:2] for row in found] == [[str(rank), "4"] for rank in range(4)]
+    assert [row[2] for row in found] == ["0", "1", "0", "1"] and [row[3] for row in found] == ["n1", "n1", "n2", "n2"]
+
+
+@needs_mpirun
+def test_process_of_mpi_that_fails_on_second_node_ends_the_run(kernel: Kernel) -> None:
+    fails = "if os.environ['OMPI_COMM_WORLD_RANK'] == '1':\n    raise ValueError('no data')\n"
+    code = f"import os, time\n{fails}time.sleep(600)"
+    run = kernel.submit(code, nodes=2, processes=1, distribution="mpi", name="mpi-fails")
+    record = kernel.ended(run)
+    assert record.state == "failed" and "no data" in record.error
+
+
+@pytest.fixture
+def no_mpirun(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A PATH with Slurm and the shell, and no mpirun."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    for name in (
+        "sh",
+        "bash",
+        "true",
+        "sed",
+        "env",
+        "python3",
+        "srun",
+        "sbatch",
+        "squeue",
+        "scancel",
+        "scontrol",
+        "sinfo",
+    ):
+        program = shutil.which(name)
+        assert program is not None
+        (folder / name).symlink_to(program)
+    monkeypatch.setenv("PATH", str(folder))
+
+
+@pytest.mark.usefixtures("no_mpirun")
+def test_srun_starts_processes_where_there_is_no_mpirun(kernel: Kernel) -> None:
+    run = kernel.submit(RANKS, nodes=2, processes=2, distribution="mpi", name="srun")
+    assert kernel.ended(run).state == "completed", run.logs()
+    found = ranks_of(kernel, run, 4)
+    assert [row[:2] for row in found] == [[str(rank), "4"] for rank in range(4)]
+    assert {row[3] for row in found} == {"n1", "n2"}
+
+
+@pytest.mark.usefixtures("no_mpirun")
+def test_cancel_ends_processes_of_srun(kernel: Kernel) -> None:
+    code = "import time\nprint('up', flush=True)\ntime.sleep(600)"
+    run = kernel.submit(code, nodes=2, processes=1, distribution="mpi", name="srun-stopped")
+    until(run.logs, lambda text: "up" in text)
+    run.cancel()
+    assert kernel.ended(run).state == "canceled"

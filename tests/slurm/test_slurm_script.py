@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,6 +53,21 @@ def test_script_of_one_node_is_the_supervisor_itself() -> None:
     assert text.splitlines()[-1].startswith("exec /usr/bin/python3 -I -S /home/me/agent.pyz guest slurm run")
 
 
+def test_script_of_an_array_finds_the_run_of_its_task(tmp_path: Path) -> None:
+    machine = LoginNode(agent="agent.pyz", python="echo", home=f"{tmp_path}/runs here", kill_wait=30)
+    text = script.batch_script(JobSpec(name="a"), SlurmTarget(name="c"), "sweep-1", machine, 10.0, is_array=True)
+    assert "#SBATCH --job-name=sweep-1\n" in text
+    for folder, name, content in (("slurm-arrays", "sweep-1.txt", "t-0\nt-1\n"), ("slurm-logs", "t-1.txt", "")):
+        path = tmp_path / "runs here" / folder / name
+        path.parent.mkdir(parents=True)
+        path.write_text(content)
+    done = subprocess.run(["bash"], input=text.encode(), env={"PATH": os.environ["PATH"], "SLURM_ARRAY_TASK_ID": "1"})
+    assert done.returncode == 0
+    assert (tmp_path / "runs here" / "slurm-logs" / "t-1.txt").read_text().endswith("runs here t-1\n")
+    done = subprocess.run(["bash"], input=text.encode(), env={"PATH": os.environ["PATH"], "SLURM_ARRAY_TASK_ID": "2"})
+    assert done.returncode == 1
+
+
 @pytest.mark.parametrize("target", [SlurmTarget(name="c"), SlurmTarget(name="c", modules="a,b", setup="source 'x y'")])
 def test_script_is_valid_shell(target: SlurmTarget) -> None:
     subprocess.run(["bash", "-n"], input=text_of(target).encode(), check=True)
@@ -71,7 +88,7 @@ def test_time_limit_of_slurm_follows_that_of_the_job_where_the_partition_allows(
         ({"resources": Resources(nodes=3)}, "--nodes 3: partition gpu gives a job 2 nodes"),
         ({"resources": Resources(gpus=8)}, "--gpus 8: no node of partition gpu has so many: 4 a100 a node"),
         ({"resources": Resources(gpus=0.5)}, "--gpus 0.5: Slurm assigns whole GPUs"),
-        ({"resources": Resources(nodes=2), "distribution": Distribution(kind="mpi")}, "--distribution mpi: on several"),
+        ({"resources": Resources(nodes=2), "distribution": Distribution(kind="ray")}, "--distribution ray: on several"),
         ({"resources": Resources(cpus=32)}, "--cpus 32: no node"),
         ({"resources": Resources(memory="1T")}, "--mem 1T: no node"),
     ],

@@ -6,7 +6,7 @@ import pytest
 
 from jupyter_amltrain.agent.protocol import AgentError
 from jupyter_amltrain.slurm.agent import cluster, commands, reasons
-from jupyter_amltrain.slurm.agent.jobs import Jobs, parse, positions
+from jupyter_amltrain.slurm.agent.jobs import parse
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,18 @@ def test_gpus_are_counted_by_type() -> None:
 
 
 def test_list_of_jobs_is_parsed_and_damaged_lines_are_skipped() -> None:
-    waits = "12|PENDING|1796018811|30:00|0:00|2||main|Resources|a|b\n"
-    text = waits + "13|RUNNING|N/A|UNLIMITED|1:02|1|n1|main|None|x\nnoise\n"
+    waits = "12|12|PENDING|1796018811|30:00|0:00|2||main|Resources|a|b\n"
+    text = waits + "13|13|RUNNING|N/A|UNLIMITED|1:02|1|n1|main|None|x\nnoise\n"
     found = parse(text)
     assert found["12"].start == 1796018811.0 and found["12"].nodes == 2 and found["12"].name == "a|b"
     assert found["13"].limit is None and found["13"].seconds == 62 and found["13"].hosts == "n1"
-    assert positions(Jobs(found, None, 0.0)) == {"12": (1, 1)}
+    assert found["12"].place == (1, 1) and found["13"].place is None
+
+
+def test_tasks_of_an_array_are_jobs_with_a_number_of_their_own() -> None:
+    rest = "RUNNING|N/A|UNLIMITED|1:02|1|n1|main|None|sweep"
+    found = parse(f"7_0|8|{rest}\n7_1|7|PENDING|N/A|30:00|0:00|1||main|JobArrayTaskLimit|sweep\n")
+    assert found["7_0"].number == "8" and found["7_1"].place == (1, 1)
 
 
 def test_command_that_is_absent_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,22 +5,26 @@ It travels in the agent's file (:mod:`jupyter_amltrain.agent.guests`): Python 3.
 
 from __future__ import annotations
 
+import importlib
 from typing import Any, Callable, Dict, List
 
 
-def _call(name: str) -> Callable[..., Dict[str, Any]]:
+def _call(module: str, function: str) -> Callable[..., Dict[str, Any]]:
     def call(*args: Any) -> Dict[str, Any]:
-        from .calls import CALLS as found  # a node of an allocation does not need them
-
-        return found[name](*args)
+        found = importlib.import_module("%s.%s" % (__name__, module))  # a node of an allocation does not need it
+        answer: Dict[str, Any] = getattr(found, function)(*args)
+        return answer
 
     return call
 
 
 #: Calls of a kernel, by name: ``slurm.submit`` and so on.
 CALLS = {
-    name: _call(name)
-    for name in ("submit", "poll", "list", "cancel", "delete", "info", "limits", "probe", "overview", "ask")
+    **{name: _call("calls", name) for name in ("submit", "poll", "cancel", "delete", "info", "limits", "ask")},
+    **{name: _call("calls", name) for name in ("probe", "overview")},
+    "quota": _call("accounting", "quota"),
+    "list": _call("calls", "list_runs"),
+    **{name: _call("arrays", name) for name in ("open_array", "release_array", "cancel_array")},
 }
 
 

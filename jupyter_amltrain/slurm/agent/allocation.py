@@ -18,7 +18,7 @@ from . import commands
 #: Seconds for an answer of the controller to a supervisor whose job is about to be killed.
 _TIMEOUT_S = 4.0
 #: Variables by which jobs find their GPUs, as Slurm sets them.
-_GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 #: Ends of a supervisor by a signal of Slurm.
 REQUEUED, TIME_LIMIT, CANCELED, PREEMPTED, UNKNOWN = "requeued", "timeout", "canceled", "preempted", "unknown"
 
@@ -26,7 +26,7 @@ REQUEUED, TIME_LIMIT, CANCELED, PREEMPTED, UNKNOWN = "requeued", "timeout", "can
 class Allocation(NamedTuple):
     """Node, job and attempt of this process."""
 
-    job: str
+    job: str  #: of a task of an array ``7_3``
     node: int
     nodes: int
     name: str  #: of this node
@@ -44,8 +44,9 @@ def from_environ(environ: Mapping[str, str]) -> Allocation:
     def number(name: str, default: int) -> int:
         return commands.whole(environ.get(name, "")) or default
 
+    array = environ.get("SLURM_ARRAY_JOB_ID", "")
     return Allocation(
-        job=environ.get("SLURM_JOB_ID", ""),
+        job="%s_%s" % (array, environ.get("SLURM_ARRAY_TASK_ID", "")) if array else environ.get("SLURM_JOB_ID", ""),
         node=number("SLURM_NODEID", 0),
         nodes=number("SLURM_JOB_NUM_NODES", 1),
         name=environ.get("SLURMD_NODENAME") or socket.gethostname(),
@@ -55,7 +56,7 @@ def from_environ(environ: Mapping[str, str]) -> Allocation:
 
 def gpu_variables(environ: Mapping[str, str]) -> Dict[str, str]:
     """Return the variables by which the job finds the GPUs that Slurm has assigned."""
-    return {name: environ[name] for name in _GPU_VARIABLES if environ.get(name)}
+    return {name: environ[name] for name in GPU_VARIABLES if environ.get(name)}
 
 
 def devices(environ: Mapping[str, str]) -> List[str]:

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import time
-from typing import Any, Dict, Mapping
+from typing import Any, Dict
 
 from jupyter_amltrain.agent import calls, damage, machine
 from jupyter_amltrain.agent.processes import pid_scope
@@ -30,24 +30,22 @@ from jupyter_amltrain.agent.queue import claims, submission
 from jupyter_amltrain.agent.queue.dispatcher_client import AgentContext, zipapp
 from jupyter_amltrain.agent.queue.job_fields import check_payload
 
-from . import cluster, commands, reasons, runs
+from . import accounting, arrays, cluster, commands, reasons, runs, sbatch
 from .jobs import JOBS, Job
 
 Json = Dict[str, Any]
 
 #: Folder of the state root that stands for a queue: claims of submits.
 _QUEUE = "slurm-queue"
-#: Variables of an allocation in which the kernel itself may run: its jobs are others.
-_ALLOCATION = ("SLURM_", "SBATCH_", "PMI_", "PMIX_")
 #: Seconds for an answer from another machine.
 _ASK_TIMEOUT_S = 45.0
-_CLUSTER_NAMES = ("SLURM_CONF", "SLURM_CLUSTERS")
 
 
 def submit(context: AgentContext, payload: Json) -> Json:
     """Accept a job and hand it to sbatch; a repeated call submits no second one.
 
-    The field ``slurm`` has the ``script``, and ``login``: whether the job gets the variables of this login.
+    The field ``slurm`` has the ``script``, and ``login``: whether the job gets the variables of this login. A run of
+    an array has its ``array`` and, as ``job``, its task.
     """
     payload = dict(payload)
     request = payload.pop("slurm")
@@ -69,9 +67,12 @@ def submit(context: AgentContext, payload: Json) -> Json:
         script = str(request["script"])
         with open(os.path.join(hidden, runs.SCRIPT), "w") as file:
             file.write(script)
-        job = _sbatch(script, variables, submitted.secrets)
+        job = str(request.get("job") or "") or sbatch.submit(script, variables, submitted.secrets)
+        record = {"job": job, "submitted": time.time(), "nodes": int(request.get("nodes") or 1)}
+        if request.get("array"):
+            record["array"] = str(request["array"])
         try:
-            runs.keep_record(hidden, {"job": job, "submitted": time.time(), "nodes": int(request.get("nodes") or 1)})
+            runs.keep_record(hidden, record)
         except OSError:  # a full disk: the run will not exist
             commands.run("scancel", job)
             raise
@@ -83,30 +84,6 @@ def submit(context: AgentContext, payload: Json) -> Json:
         JOBS.forget()
         shutil.rmtree(os.path.join(home, STAGING, run), ignore_errors=True)
     return {"run": run, "state": QUEUED, "folder": run_folder(home, run)}
-
-
-def _sbatch(script: str, variables: Mapping[str, str], secrets: Mapping[str, str]) -> str:
-    """Submit a script and return the id of its job.
-
-    The variables of the job, with its secrets, travel in the environment of sbatch: neither a file nor a command line
-    has them.
-    """
-    environ = {
-        name: value for name, value in variables.items() if name in _CLUSTER_NAMES or not name.startswith(_ALLOCATION)
-    }
-    for name in _CLUSTER_NAMES:
-        if name in os.environ:
-            environ.setdefault(name, os.environ[name])
-    environ.update(secrets)
-    environ.setdefault("PATH", os.environ.get("PATH", os.defpath))
-    try:
-        output = commands.run("sbatch", "--parsable", text=script, environ=environ)
-    except commands.CommandRefused as error:
-        raise AgentError("SubmitError", "Slurm refuses the job: %s." % error.reason, error.code) from None
-    job = output.strip().splitlines()[-1].partition(";")[0] if output.strip() else ""
-    if not job.isdigit():
-        raise AgentError("SubmitError", "sbatch has answered something else than a job's id: %r." % output[:200])
-    return job
 
 
 def poll(context: AgentContext, payload: Json) -> Json:
@@ -144,16 +121,29 @@ def cancel(context: AgentContext, payload: Json) -> Json:
     record = runs.record_of(context.home, run)
     if record:
         job = record["job"]
-        commands.run("scancel", "--state=PENDING", job)
+        _remove_waiting(job)
         JOBS.forget()
-        listed = JOBS.get().by_id.get(job)
-        if listed is not None and listed.state in reasons.ENDED:
+        jobs = JOBS.get()
+        listed = jobs.find(job)
+        if listed is not None and listed.state not in reasons.ENDED:
+            _wake(job, int(record.get("nodes") or 1))
+        elif listed is not None or ("_" in job and jobs.error is None):
             state = calls.state_of(context, run)
             if state["state"] == QUEUED:
                 state = runs.finish(context.home, run, state, job, listed)
-        elif listed is not None:
-            _wake(job, int(record.get("nodes") or 1))
     return {"run": run, "state": state["state"]}
+
+
+def _remove_waiting(job: str) -> None:
+    """Remove a job from Slurm unless it has started."""
+    if "_" not in job:
+        commands.run("scancel", "--state=PENDING", job)
+        return
+    # With a state, scancel takes the whole array for one of its tasks.
+    JOBS.forget()
+    listed = JOBS.get().by_id.get(job)
+    if listed is not None and listed.state == "PENDING":
+        commands.run("scancel", job)
 
 
 def _wake(job: str, nodes: int) -> None:
@@ -176,6 +166,7 @@ def delete(context: AgentContext, payload: Json) -> Json:
         raise AgentError(
             "CommandError", "Run %r is %s. Cancel it first: %%aml_runs cancel %s" % (run, state["state"], run)
         )
+    array = str(runs.record_of(context.home, run).get("array") or "")
     folder = run_folder(context.home, run)
     trash = os.path.join(context.home, RUNS, ".gone-%s-%s" % (run, os.urandom(4).hex()))
     os.rename(folder, trash)
@@ -184,6 +175,8 @@ def delete(context: AgentContext, payload: Json) -> Json:
         os.unlink(runs.output_file(context.home, run))
     except OSError:  # its job has never started
         pass
+    if array:
+        arrays.forget_run(context.home, array)
     return {"run": run, "deleted": True}
 
 
@@ -213,9 +206,11 @@ def ask(context: AgentContext, payload: Json) -> Json:
     state = runs.current(context.home, run, calls.state_of(context, run))
     if state.get("node") == pid_scope() or state["state"] != RUNNING:
         return calls.ask(context, payload)
-    job = runs.record_of(context.home, run).get("job", "")
+    listed = JOBS.get().by_id.get(runs.record_of(context.home, run).get("job", ""))
+    if listed is None:
+        raise AgentError("CommandError", "Slurm does not list the job of run %r." % run, "ask.machine")
     agent = context.agent or zipapp(context.home)
-    step = ("srun", "--jobid", job, "--overlap", "--nodes=1", "--ntasks=1", "--quiet")
+    step = ("srun", "--jobid", listed.number, "--overlap", "--nodes=1", "--ntasks=1", "--quiet")
     words = (sys.executable, "-I", "-S", agent, "call", "ask", context.home)
     output = commands.run(*step, *words, text=json.dumps(payload), timeout_s=_ASK_TIMEOUT_S, may_fail=True)
     try:
@@ -239,29 +234,15 @@ def overview(context: AgentContext, payload: Json) -> Json:
         for job in listed.by_id.values()
         if job.state not in reasons.ENDED
     ]
-    return {"nodes": cluster.nodes(), "jobs": jobs, "used": cluster.gpus_used(), "shares": cluster.shares()}
+    return {"nodes": cluster.nodes(), "jobs": jobs, "used": cluster.gpus_used(), "shares": accounting.shares()}
 
 
 def _run_of(home: str, job: Job) -> str:
     """Return the run of a job, which has its name; empty for another job."""
-    is_run = valid_run_id(job.name) and runs.record_of(home, job.name).get("job") == job.id
-    return job.name if is_run else ""
+    run = arrays.run_of(home, job) if "_" in job.id else job.name
+    return run if valid_run_id(run) and runs.record_of(home, run).get("job") == job.id else ""
 
 
 def probe(context: AgentContext, payload: Json) -> Json:
     """Run a job of a second that looks at this folder from a compute node; return what it has found."""
     return cluster.probe(context.home, str(payload["script"]), float(payload.get("timeout") or 20.0))
-
-
-CALLS = {
-    "submit": submit,
-    "poll": poll,
-    "list": list_runs,
-    "cancel": cancel,
-    "delete": delete,
-    "info": info,
-    "limits": limits,
-    "probe": probe,
-    "overview": overview,
-    "ask": ask,
-}

@@ -11,8 +11,8 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 from jupyter_amltrain.agent import protocol
 from jupyter_amltrain.agent.protocol import AgentError
 
-from . import commands, reasons
-from .jobs import JOBS, user_name
+from . import accounting, commands, reasons
+from .jobs import JOBS
 
 Json = Dict[str, Any]
 
@@ -41,8 +41,9 @@ def read(partition: str = "") -> Json:
         "nodes": nodes(),
         "used": gpus_used(),
         "kill_wait": commands.whole(config.get("KillWait", "30")) or 30,
+        "max_array": commands.whole(config.get("MaxArraySize", "")),
         "cluster": config.get("ClusterName", ""),
-        "accounts": _accounts(),
+        "accounts": accounting.accounts(),
     }
     _known[:] = [(protocol.mono(), found)]
     return dict(found, partition=partition)
@@ -111,16 +112,6 @@ def gpus_used() -> Dict[str, Dict[str, int]]:
     return found
 
 
-def shares() -> List[Json]:
-    """Return the accounts of this user with their use and their share, where the accounting answers."""
-    try:
-        text = commands.run("sshare", "-n", "-P", "-U", "--format=Account,RawUsage,FairShare", timeout_s=5.0)
-    except AgentError:
-        return []
-    rows = (line.split("|") for line in text.splitlines())
-    return [{"account": row[0].strip(), "used": row[1], "share": row[2]} for row in rows if len(row) == 3]
-
-
 def gpus_of(gres: str) -> Dict[str, int]:
     """Return the GPUs in a list of generic resources, ``gpu:a100:4(S:0-1),nvme:1``, by type; no type is empty."""
     found: Dict[str, int] = {}
@@ -130,16 +121,6 @@ def gpus_of(gres: str) -> Dict[str, int]:
             kind = words[1] if len(words) > 2 else ""
             found[kind] = found.get(kind, 0) + int(words[-1])
     return found
-
-
-def _accounts() -> List[str]:
-    """Return the accounts of this user; none where the accounting does not answer."""
-    try:
-        text = commands.run("sacctmgr", "-n", "-P", "show", "assoc", "user=" + user_name(), "format=Account",
-                            timeout_s=5.0)  # fmt: skip
-    except AgentError:
-        return []
-    return sorted({line.strip() for line in text.splitlines() if line.strip()})
 
 
 def probe(home: str, script: str, timeout_s: float) -> Json:

@@ -84,6 +84,15 @@ def run(
     raise CommandRefused(argv[0], message)
 
 
+def run_both(*argv: str, timeout_s: float = TIMEOUT_S) -> str:
+    """Run a command and return all that it prints: some print a list as if it were an error."""
+    try:
+        done = subprocess.run([program(argv[0]), *argv[1:]], capture_output=True, timeout=timeout_s)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return (done.stdout + done.stderr).decode("utf-8", "replace")
+
+
 class CommandRefused(AgentError):
     """A command that the controller has refused.
 

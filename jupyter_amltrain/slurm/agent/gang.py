@@ -23,6 +23,7 @@ from jupyter_amltrain.agent.supervise.preparation import enter_preparing
 from jupyter_amltrain.agent.supervise.supervisor import Supervisor
 
 from . import allocation as allocations
+from . import mpi
 from .allocation import Allocation
 from .host import SlurmHost
 
@@ -94,7 +95,10 @@ class GangHost(SlurmHost):
             if self.allocation.is_first:
                 found = self._all("ready")
                 if None not in found:
-                    self._write("start", _meeting([row for row in found if row is not None]))
+                    meeting = _meeting([row for row in found if row is not None])
+                    if ranks["kind"] in mpi.KINDS:
+                        meeting["launcher"] = mpi.launcher(run.task, meeting["processes"])
+                    self._write("start", meeting)
                 waiting = ", ".join(str(number) for number, row in enumerate(found) if row is None)
                 if waiting and self._attempt == 1:
                     text = "waits for node %s of its job" % waiting
@@ -109,7 +113,10 @@ class GangHost(SlurmHost):
 
     def start(self, run: Supervisor) -> subprocess.Popen[bytes]:
         """Start the processes of this node."""
-        run.task.job["ranks"]["gang"] = dict(self._start, node=self.allocation.node)
+        attempt = "%d.%d" % (self.allocation.restarts, self._attempt)
+        run.task.job["ranks"]["gang"] = dict(self._start, node=self.allocation.node, attempt=attempt)
+        if run.task.job["ranks"]["kind"] in mpi.KINDS:
+            self.task.environ.update(mpi.VARIABLES)
         return super().start(run)
 
     # -- end

@@ -63,7 +63,8 @@ class SlurmHelpers(QueueHelpers):
         if helper is self.sink and sink is not None:
             journal = METRICS.replace("-0.", "-node-%d." % node)  # no reader takes it for the run's own
             artifacts = "%s-node-%d" % (ARTIFACTS, node)
-            helper.fork(task.folder, lambda: serve_sink(task, sink, journal, artifacts), [sink.socket.fileno()])
+            serve = lambda: serve_sink(task, sink, journal, artifacts)  # noqa: E731
+            helper.fork(task.folder, serve, [sink.socket.fileno()], holds_sigterm=True)
         elif helper is self.sampler:
             share = sampler.Share(node, task.mark, None)
             keep = [] if ready is None else [ready]

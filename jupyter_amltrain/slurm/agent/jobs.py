@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import threading
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, NamedTuple, Optional, Tuple
 
 from jupyter_amltrain.agent import protocol
 from jupyter_amltrain.agent.protocol import AgentError
@@ -16,13 +16,14 @@ from . import commands
 INTERVAL_S = 2.5
 #: Seconds for squeue, for which all readers of states wait; and until one that had no answer is called again.
 _TIMEOUT_S, _RETRY_S = 6.0, 15.0
-_FORMAT = "%i|%T|%S|%l|%M|%D|%N|%P|%r|%j"
+_FORMAT = "%i|%A|%T|%S|%l|%M|%D|%N|%P|%r|%j"
 
 
 class Job(NamedTuple):
     """A job in the list."""
 
-    id: str
+    id: str  #: of a task of an array ``7_3``
+    number: str  #: the same, or of a task of an array that has started its own
     state: str
     start: Optional[float]  #: Unix seconds: when it has started, or is expected to
     limit: Optional[float]  #: seconds
@@ -32,6 +33,7 @@ class Job(NamedTuple):
     partition: str
     name: str
     reason: str
+    place: Optional[Tuple[int, int]] = None  #: its number among the own jobs that wait, and their number
 
 
 class Jobs(NamedTuple):
@@ -50,18 +52,26 @@ class Jobs(NamedTuple):
     at: float
     wall: float = 0.0
 
+    def find(self, job: str) -> Optional[Job]:
+        """Return a job, or the task of an array; tasks that were canceled together before they started are one job."""
+        found = self.by_id.get(job)
+        return self.by_id.get(job.partition("_")[0]) if found is None else found
+
 
 def parse(text: str) -> Dict[str, Job]:
     """Return the jobs in what squeue prints; of a job that is requeued the last line counts."""
     found: Dict[str, Job] = {}
     for line in text.splitlines():
-        parts = line.split("|", 9)
-        if len(parts) == 10:
-            job, state, start, limit, seconds, nodes, hosts, partition, reason, name = (part.strip() for part in parts)
+        parts = [part.strip() for part in line.split("|", 10)]
+        if len(parts) == 11:
+            job, number, state, start, limit, seconds, nodes, hosts, partition, reason, name = parts
             found[job] = Job(
-                job, state, _moment(start), commands.duration(limit), commands.duration(seconds),
+                job, number, state, _moment(start), commands.duration(limit), commands.duration(seconds),
                 commands.whole(nodes), hosts, partition, name, reason,
             )  # fmt: skip
+    # In the order in which Slurm lists them.
+    waiting = [job for job in found.values() if job.state == "PENDING"]
+    found.update({job.id: job._replace(place=(n, len(waiting))) for n, job in enumerate(waiting, 1)})
     return found
 
 
@@ -90,8 +100,8 @@ class JobList:
             try:
                 self.calls += 1
                 wall = protocol.wall()
-                text = commands.run("squeue", "--noheader", "--user", user_name(), "--states=all", "--format", _FORMAT,
-                                    timeout_s=_TIMEOUT_S)  # fmt: skip
+                text = commands.run("squeue", "--noheader", "--array", "--user", user_name(), "--states=all",
+                                    "--format", _FORMAT, timeout_s=_TIMEOUT_S)  # fmt: skip
                 self._last = Jobs(parse(text), None, protocol.mono(), wall)
             except AgentError as error:
                 self._last = Jobs(self._last.by_id, error, protocol.mono(), self._last.wall)
@@ -108,9 +118,3 @@ def user_name() -> str:
 
 
 JOBS = JobList()
-
-
-def positions(jobs: Jobs) -> Dict[str, Tuple[int, int]]:
-    """Return the position of each own job that waits, and their number, in the order in which Slurm lists them."""
-    waiting: List[str] = [job.id for job in jobs.by_id.values() if job.state == "PENDING"]
-    return {job: (number, len(waiting)) for number, job in enumerate(waiting, 1)}

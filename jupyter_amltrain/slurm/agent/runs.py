@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from typing import Any, Dict, Mapping, Optional, Tuple
 
@@ -24,7 +25,7 @@ from jupyter_amltrain.agent.protocol import (
 from jupyter_amltrain.agent.supervise import attempts, run_state
 
 from . import commands, reasons
-from .jobs import JOBS, Job, Jobs, positions
+from .jobs import JOBS, Job, Jobs
 
 Json = Dict[str, Any]
 
@@ -32,6 +33,9 @@ Json = Dict[str, Any]
 RECORD, ALIVE, SCRIPT = "slurm.json", "slurm-alive", "slurm.sh"
 #: Folder of the state root with the output of each job's script, ``RUN.txt``.
 OUTPUTS = "slurm-logs"
+#: Folder of the state root with the files of arrays.
+ARRAYS = "slurm-arrays"
+_JOB = re.compile(r"\d+(_\d+)?")
 #: File with the number of requeues of the supervisor that a run has now.
 OWNER = "slurm-owner"
 #: Seconds between two touches; without one for longer the run is shown as one without.
@@ -54,7 +58,7 @@ def record_of(home: str, run: str) -> Json:
         found = read_json(os.path.join(run_folder(home, run), RECORD))
     except (AgentError, OSError):
         return {}
-    is_valid = isinstance(found, dict) and isinstance(found.get("job"), str) and found["job"].isdigit()
+    is_valid = isinstance(found, dict) and isinstance(found.get("job"), str) and _JOB.fullmatch(found["job"])
     return found if found is not None and is_valid else {}  # a job can write anything into its folder
 
 
@@ -69,7 +73,7 @@ def current(home: str, run: str, state: Json, jobs: Optional[Jobs] = None) -> Js
     if jobs.error is not None:
         reason = getattr(jobs.error, "reason", jobs.error.message.rstrip("."))
         return dict(state, detail="Slurm does not answer, and the run is not affected: %s" % reason)
-    job = jobs.by_id.get(record["job"])
+    job = jobs.find(record["job"])
     if job is None or job.state in reasons.ENDED:
         return _after_end(home, run, state, record, job, jobs)
     _gone.pop((home, run), None)
@@ -85,9 +89,8 @@ def _waiting(state: Json, job: Job, jobs: Jobs) -> Json:
     text = "Slurm: %s" % reasons.words(job.reason, job.id)
     if job.start is not None and job.start > time.time():
         text += "; expected to start %s" % time.strftime("%Y-%m-%d %H:%M", time.localtime(job.start))
-    place = positions(jobs).get(job.id)
-    if place is not None and place[1] > 1:
-        text += "; %d of your %d waiting jobs" % place
+    if job.place is not None and job.place[1] > 1:
+        text += "; %d of your %d waiting jobs" % job.place
     if state["state"] != QUEUED:  # its supervisor was killed before it could write that the job is requeued
         text = "was requeued; " + text
     elif attempts.number(state) > 1:
@@ -141,7 +144,8 @@ def _after_end(home: str, run: str, state: Json, record: Json, job: Optional[Job
     if job is None and isinstance(submitted, (int, float)) and time.time() - submitted < RESULT_TIMEOUT_S:
         return state  # a list from before the submit
     first = _gone.setdefault((home, run), jobs.at)
-    if protocol.mono() - first < _result_timeout_s(state, job):
+    is_canceled = state["state"] == QUEUED and os.path.lexists(os.path.join(run_folder(home, run), CANCEL))
+    if not is_canceled and protocol.mono() - first < _result_timeout_s(state, job):
         return state
     newest = damage.read_state(home, run)
     if newest is None or newest["state"] in TERMINAL:
@@ -163,6 +167,8 @@ def finish(home: str, run: str, state: Json, job_id: str, job: Optional[Job]) ->
     folder = run_folder(home, run)
     slurm_state, exit_code = _last_facts(job_id)
     slurm_state = slurm_state or (job.state if job is not None else "")
+    if not slurm_state and "_" in job_id and not os.path.exists(output_file(home, run)):
+        slurm_state = "CANCELLED"  # Slurm forgets a canceled task that has never started at once
     name, reason, detail = reasons.ended(slurm_state, exit_code)
     is_requested = os.path.lexists(os.path.join(folder, CANCEL))
     if is_requested:
@@ -200,6 +206,11 @@ def _last_facts(job_id: str) -> Tuple[str, str]:
 def output_file(home: str, run: str) -> str:
     """Return the path of the output of a run's script, before and beside the output of the run."""
     return os.path.join(home, OUTPUTS, run + ".txt")
+
+
+def array_file(home: str, array: str) -> str:
+    """Return the path of the file with the runs of an array, a line for each task."""
+    return os.path.join(home, ARRAYS, array + ".txt")
 
 
 def output_text(home: str, run: str) -> str:

@@ -1,0 +1,116 @@
+"""Shares and limits of the accounts of this user, where the accounting of the cluster answers."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Sequence
+
+from jupyter_amltrain.agent.protocol import AgentError
+from jupyter_amltrain.agent.queue.dispatcher_client import AgentContext
+
+from . import commands
+from .jobs import user_name
+
+Json = Dict[str, Any]
+
+#: Seconds for an answer of the accounting, which is another service than the controller.
+_TIMEOUT_S = 5.0
+#: Columns of limits of an account and of a quality of service, and what they mean; ``{}`` is the value.
+_ACCOUNT_LIMITS = {
+    "GrpTRES": "{} for the account",
+    "GrpTRESMins": "{} minutes for the account",
+    "GrpJobs": "{} jobs of the account",
+    "MaxTRES": "{} a job",
+    "MaxTRESMins": "{} minutes a job",
+    "MaxJobs": "{} jobs at a time",
+    "MaxSubmit": "{} jobs in the queue",
+    "MaxWall": "{} of time",
+}
+_QOS_LIMITS = {
+    "GrpTRES": "{} for all",
+    "MaxTRESPU": "{} a user",
+    "MaxJobsPU": "{} jobs of a user at a time",
+    "MaxSubmitPU": "{} jobs of a user in the queue",
+    "MaxTRES": "{} a job",
+    "MaxWall": "{} of time",
+}
+
+
+def accounts() -> List[str]:
+    """Return the accounts of this user; none where the accounting does not answer."""
+    try:
+        rows = _accounts("Account")
+    except AgentError:
+        return []
+    return sorted({row[0] for row in rows if row[0]})
+
+
+def shares() -> List[Json]:
+    """Return the accounts of this user with their use and their share; none where the accounting does not answer."""
+    try:
+        return _shares()
+    except AgentError:
+        return []
+
+
+def _shares() -> List[Json]:
+    # Lines of this user; those of the accounts above have no name of a user.
+    rows = _table("sshare", "-U", columns=("Account", "NormShares", "RawUsage", "EffectvUsage", "FairShare"))
+    names = ("account", "shares", "used", "part", "share")
+    return [dict(zip(names, row)) for row in rows]
+
+
+def quota(context: AgentContext, payload: Json) -> Json:
+    """Return shares of the accounts of this user, their limits, and those of the qualities of service they may use.
+
+    Raises
+    ------
+    AgentError
+        The accounting does not answer.
+    """
+    found: Json = {"shares": [], "accounts": [], "qos": []}
+    errors = []
+    for name, read in (("shares", _shares), ("accounts", _account_rows), ("qos", _qos_rows)):
+        try:
+            found[name] = read()
+        except AgentError as error:
+            errors.append(getattr(error, "reason", error.message.rstrip(".")))
+    if not any(found.values()):
+        reason = errors[0] if errors else "it has no account of %s" % user_name()
+        raise AgentError(
+            "CommandError",
+            "The accounting of this cluster tells no shares and no limits: %s. A limit is shown as the reason of a run"
+            " that waits; nodes and free GPUs: %%aml_monitor." % reason,
+            "slurm.accounting",
+        )
+    allowed = {one for row in found["accounts"] for one in row["qos"].split(",") if one}
+    found["qos"] = [row for row in found["qos"] if not allowed or row["name"] in allowed]
+    return found
+
+
+def _account_rows() -> List[Json]:
+    rows = _accounts("Account", "Partition", "QOS", *_ACCOUNT_LIMITS)
+    return [
+        {"account": row[0], "partition": row[1], "qos": row[2], "limits": _limits(_ACCOUNT_LIMITS, row[3:])}
+        for row in rows
+    ]
+
+
+def _qos_rows() -> List[Json]:
+    rows = _table("sacctmgr", "show", "qos", columns=("Name", "Priority", *_QOS_LIMITS))
+    return [{"name": row[0], "priority": row[1], "limits": _limits(_QOS_LIMITS, row[2:])} for row in rows]
+
+
+def _accounts(*columns: str) -> List[List[str]]:
+    return _table("sacctmgr", "show", "assoc", "user=" + user_name(), columns=columns)
+
+
+def _limits(words: Dict[str, str], values: Sequence[str]) -> str:
+    return "; ".join(text.format(value) for text, value in zip(words.values(), values) if value)
+
+
+def _table(program: str, *words: str, columns: Sequence[str]) -> List[List[str]]:
+    """Return the lines of a program of the accounting, a text for each column."""
+    wanted = "%s=%s" % ("--format" if program == "sshare" else "format", ",".join(columns))
+    text = commands.run(program, "-n", "-P", *words, wanted, timeout_s=_TIMEOUT_S)
+    rows = ([part.strip() for part in line.split("|")] for line in text.splitlines())
+    return [row for row in rows if len(row) == len(columns)]
