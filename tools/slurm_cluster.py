@@ -46,7 +46,7 @@ StateSaveLocation={folder}/spool/ctld
 SlurmctldLogFile={folder}/log/slurmctld.log
 SlurmdLogFile={folder}/log/slurmd.%n.log
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
+TaskPlugin={task_plugin}
 MpiDefault=none
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
@@ -92,6 +92,17 @@ def _can_make_devices() -> bool:
     return True
 
 
+def can_limit() -> bool:
+    """Whether control groups of version 1 limit memory on this machine."""
+    folder = Path("/sys/fs/cgroup/memory") / f"amltrain-{os.getpid()}"
+    try:
+        folder.mkdir()
+        folder.rmdir()
+    except OSError:
+        return False
+    return True
+
+
 def ensure() -> None:
     """Install it when we may; otherwise say in one sentence that the tests of Slurm are skipped."""
     if missing_reason():
@@ -111,11 +122,22 @@ class Cluster:
         Seconds without an answer after which a node is down.
     cpus
         Processors of each node.
+    limits_memory
+        Whether a job is killed that needs more memory than it was given: by control groups, see :func:`can_limit`.
     """
 
-    def __init__(self, folder: Path, *, min_job_age: int = 300, slurmd_timeout: int = 300, cpus: int = 4) -> None:
-        self.folder, self.cpus = folder, cpus
-        self._settings = {"min_job_age": min_job_age, "slurmd_timeout": slurmd_timeout}
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        min_job_age: int = 300,
+        slurmd_timeout: int = 300,
+        cpus: int = 4,
+        limits_memory: bool = False,
+    ) -> None:
+        self.folder, self.cpus, self._limits_memory = folder, cpus, limits_memory
+        plugin = "task/cgroup" if limits_memory else "task/none"
+        self._settings = {"min_job_age": min_job_age, "slurmd_timeout": slurmd_timeout, "task_plugin": plugin}
         for name in ("run", "spool/ctld", "log", "gpu", *(f"spool/{node}" for node in NODES)):
             (folder / name).mkdir(mode=0o755, parents=True, exist_ok=True)
         self._write()
@@ -148,7 +170,8 @@ class Cluster:
             for node in NODES
         )
         self.conf.write_text(_CONF.format(host=host, folder=folder, port=free_port(), nodes=nodes, **self._settings))
-        (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nConstrainDevices=no\n")
+        memory = "CgroupMountpoint=/sys/fs/cgroup\nConstrainRAMSpace=yes\n" if self._limits_memory else ""
+        (folder / "cgroup.conf").write_text(f"CgroupPlugin=cgroup/v1\nConstrainDevices=no\n{memory}")
         lines = []
         for number, node in enumerate(NODES):
             first = number * GPUS_OF_NODE

@@ -32,9 +32,9 @@ MAX_MARK_CHECKS = 3
 
 
 def memory_total() -> Optional[int]:
-    """Return the bytes of main memory of this machine, or its memory limit."""
+    """Return the bytes of main memory of this machine, or the memory limit of this process."""
     total = _meminfo().get("MemTotal")
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+    for path in _limit_files():
         try:
             with open(path) as file:
                 limit = int(file.read())
@@ -43,6 +43,26 @@ def memory_total() -> Optional[int]:
         if total is None or limit < total:
             total = limit
     return total
+
+
+def _limit_files() -> List[str]:
+    """Return the files with the memory limits of the control groups that this process may be in."""
+    found = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"]
+    try:
+        with open("/proc/self/cgroup") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return found
+    for line in lines:  # "0::/path" of version 2, "5:memory:/path" of version 1 (cgroups(7))
+        _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        root, name = (
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes") if controllers else ("/sys/fs/cgroup", "memory.max")
+        )
+        parts = [part for part in path.split("/") if part]
+        found += [os.path.join(root, *parts[: end + 1], name) for end in range(len(parts))]
+    return found
 
 
 def memory_available() -> int:

@@ -168,6 +168,8 @@ class SlurmHost(QueueHost):
         self._leave_if_replaced(run)
         if not self.keeps_state:
             return
+        if run.state.get("reason") == "oom" and run.state.get("cause"):
+            run.state["cause"] = dict(run.state["cause"], action="Ask for more: --mem, or load less at a time")
         if run.state["state"] == protocol.QUEUED:
             run.state["detail"] = "Slurm has requeued it: %s follows" % attempts.title(self.task.job, run.state)
         run.file.save_with_retry(run.state, run.heart.beat)
