@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import posixpath
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -77,6 +77,12 @@ class ClusterRuns:
                 self._facts_at = time.monotonic()
             return self._facts
 
+    def completed_spec(self, spec: JobSpec) -> JobSpec:
+        """Return a job as Slurm takes it: without a number of GPUs it gets none."""
+        if spec.resources.gpus is not None:
+            return spec
+        return msgspec.structs.replace(spec, resources=msgspec.structs.replace(spec.resources, gpus=0))
+
     def check_job(self, spec: JobSpec, has_our_disk: bool) -> None:
         """See :meth:`Backend.check_job`; a run may have as many nodes as the partition gives."""
         check_honored(spec, self.target)
@@ -141,7 +147,9 @@ class ClusterRuns:
             slots["gpu"] = {"total": gpus, "free": max(0, gpus - used)}
         detail = f"Slurm {facts['version']}, partition {', '.join(names)}"
         note = await self._probe()
-        return msgspec.structs.replace(info, slots=slots, detail=f"{detail}. {note}" if note else detail)
+        return msgspec.structs.replace(
+            info, slots=slots, detail=f"{detail}. {note}" if note else detail, **_node_of(rows)
+        )
 
     async def _probe(self) -> str:
         """Look at the folder for runs from a compute node, once; return a note if that was not possible.
@@ -174,6 +182,18 @@ class ClusterRuns:
     async def _ask_node(self, python: str, gpus: int) -> Mapping[str, Any]:
         text = script.probe_script(self.target, python, gpus)
         return await self._transport.call("probe", {"script": text, "timeout": PROBE_TIMEOUT_S})
+
+
+def _node_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return processors, memory and GPUs of a node: the most that one has, and not those of the login node."""
+    kinds: Mapping[str, int] = max((row["gpus"] for row in rows), key=lambda gpus: sum(gpus.values()), default={})
+    names = [kind or "GPU" for kind, count in kinds.items() for _ in range(count)]
+    return {
+        "cpus": max((row["cpus"] for row in rows), default=None),
+        "memory": max((row["memory"] for row in rows), default=None),
+        "gpus": tuple({"index": i, "name": name, "uuid": ""} for i, name in enumerate(names)),
+        "gpus_lost": (),
+    }
 
 
 def below(home: str, name: str) -> str:

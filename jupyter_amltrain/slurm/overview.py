@@ -110,4 +110,5 @@ def _jobs_table(jobs: Sequence[Row]) -> str:
             ]
             for job in jobs
         ],
+        whole_end=True,
     )  # fmt: skip

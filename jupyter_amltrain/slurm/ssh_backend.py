@@ -50,6 +50,10 @@ class SlurmLoginBackend(SshBackend):
         self.target = cluster.target
         return info
 
+    def complete_spec(self, spec: JobSpec) -> JobSpec:
+        """See :meth:`Backend.complete_spec`."""
+        return self._cluster.completed_spec(super().complete_spec(spec))
+
     def check_job(self, spec: JobSpec) -> None:
         """See :meth:`Backend.check_job`."""
         self._cluster.check_job(spec, self._machine.has_our_disk)

@@ -34,6 +34,10 @@ class SlurmTarget(SshLogin, frozen=True, kw_only=True, tag="slurm"):
     limits: ClassVar[Mapping[str, Limit]] = _LIMITS
     filled_in: ClassVar[frozenset[str]] = frozenset({"python", "workdir", "accept_host_key", "proven"})
 
+    host: Annotated[
+        str, form_field("Login node that SSH reaches: its address, or a name of ~/.ssh/config; empty: this computer is"
+                        " one", metavar="HOST", joined=True)
+    ] = ""  # fmt: skip
     partition: Annotated[str, form_field("Partition; empty: the cluster's default", metavar="NAME")] = ""
     account: Annotated[str, form_field("Account that is charged; empty: your default", metavar="NAME")] = ""
     qos: Annotated[str, form_field("Quality of service; empty: that of the account", metavar="NAME")] = ""

@@ -260,6 +260,8 @@ class SweepDriver:
         known, count = self.results.trials, trial_count(self.sweep)
         points = self._search.points
         await kernel.loop.offload(self._search.ask, count - len(known))
+        if not known and not points:  # the sweep that this one continues has tried them all
+            return
         ids = {trial.number: trial.run_id for trial in known.values()}
         ids |= {number: self._new_run_id(number) for number, _ in points}
         first = known[0].params if known else points[0][1]

@@ -46,8 +46,8 @@ def open_array(context: AgentContext, payload: Json) -> Json:
         raise not_writable(os.path.join(home, FOLDER), error) from error
     record = _record_of(home, name)
     if record is None:
-        job = _listed_job(name)  # the reply to a submit was lost
-        if job is None:
+        job = next((task.id.partition("_")[0] for task in _listed(name)), "")  # the reply to a submit was lost
+        if not job:
             most = int(payload["max_running"])
             throttle = "%%%d" % most if most < len(run_ids) else ""
             variables = dict(os.environ) if payload.get("login") else {}
@@ -70,14 +70,14 @@ def release_array(context: AgentContext, payload: Json) -> Json:
     job = record["job"]
     run_ids = runs_of(home, name)
     absent = [number for number, run in enumerate(run_ids) if not os.path.isdir(run_folder(home, run))]
-    if absent:
-        commands.run("scancel", "%s_[%s]" % (job, ",".join(map(str, absent))))
-    if len(absent) < len(run_ids):
-        try:
+    try:
+        if absent:
+            commands.run("scancel", "%s_[%s]" % (job, ",".join(map(str, absent))))
+        if len(absent) < len(run_ids):
             commands.run("scontrol", "release", job)
-        except commands.CommandRefused:  # all that were left are canceled
-            if _listed_job(name) is not None:
-                raise
+    except commands.CommandRefused as error:
+        if any(task.state == "PENDING" for task in _listed(name)):  # else all have started, or are canceled
+            raise AgentError("SubmitError", "Slurm keeps the array on hold: %s." % error.reason, error.code) from None
     write_json(_record_file(home, name), dict(record, released=True), True)
     JOBS.forget()
     return {}
@@ -151,10 +151,10 @@ def _record_of(home: str, name: str) -> Optional[Json]:
     return found if found and str(found.get("job")).isdigit() else None
 
 
-def _listed_job(name: str) -> Optional[str]:
-    """Return the job of an array that Slurm has."""
+def _listed(name: str) -> List[Job]:
+    """Return the tasks of an array that Slurm lists."""
     JOBS.forget()
     listed = JOBS.get()
     if listed.error is not None:
         raise listed.error
-    return next((job.id.partition("_")[0] for job in listed.by_id.values() if job.name == name and "_" in job.id), None)
+    return [job for job in listed.by_id.values() if job.name == name and "_" in job.id]

@@ -43,7 +43,7 @@ _WORDS: Dict[str, str] = {
     "InvalidQOS": "its quality of service is not valid: cancel it, and attach the target with another --qos",
     "AccountNotAllowed": "its account may not use this partition: attach the target with another --account",
     "QOSNotAllowed": "its quality of service may not use this partition: attach the target with another --qos",
-    "JobArrayTaskLimit": "as many tasks of its array run as may run at the same time",
+    "JobArrayTaskLimit": "as many tasks of its array run as may",
     "FrontEndDown": "the front end is down",
     "Cleaning": "Slurm still ends its last attempt",
     "Prolog": "the cluster prepares its nodes",
