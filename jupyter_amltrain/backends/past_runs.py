@@ -53,6 +53,7 @@ _LISTED = (
     "notebook_dir",
     "parent",
     "sweep",
+    "own_trials",
 )
 
 #: Inode, modification time in ns and size of each file that a row is made from; zeros for an absent file.

@@ -22,7 +22,7 @@ from jupyter_amltrain.schema.inputs import JobInput, input_variable, literal_tex
 from jupyter_amltrain.schema.job import DEEPSPEED_FILE, DEEPSPEED_VARIABLE, JobSpec
 from jupyter_amltrain.schema.param_forms import form_of, variables_of, words_of
 
-#: Exit code of a sweep's driver that another attempt would repeat, such as that of a sweep whose trials all fail.
+#: Exit code of a job with trials that another attempt would repeat, such as that of a sweep whose trials all fail.
 FINAL_EXIT_CODE = 3
 
 
@@ -237,7 +237,7 @@ def restarts_of(spec: JobSpec) -> dict[str, Any]:
     """Return the restarts of a job, for ``agent/supervise/attempts.py``; empty for a job that starts once."""
     if not spec.max_restarts:
         return {}
-    final = {"final": [FINAL_EXIT_CODE]} if spec.trial is not None else {}
+    final = {"final": [FINAL_EXIT_CODE]} if spec.trial is not None or spec.own_trials is not None else {}
     return {"max": spec.max_restarts, "preempt_after": spec.simulate_preemption or 0.0, **final}
 
 

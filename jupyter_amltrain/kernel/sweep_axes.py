@@ -57,7 +57,9 @@ def parameter_axis(name: str, expression: str, values: Sequence[Any]) -> TrialAx
     options = _options(name, expression)
     is_numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     if is_numeric and options is None:
-        is_log = bool(_LOG_EXPRESSION.match(expression)) and any(value > 0 for value in values)
+        # Of a job with trials of its own the space is not known.
+        is_log = spreads(values) if not expression else bool(_LOG_EXPRESSION.match(expression))
+        is_log = is_log and any(value > 0 for value in values)
         return numeric_axis(name, name, values, is_log=is_log)
     keys = {key_of(value) for value in values}
     options = options or []

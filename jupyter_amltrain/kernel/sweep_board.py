@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,24 +13,38 @@ from jupyter_amltrain.kernel.sweep_axes import axes_of, metric_values, trial_lev
 from jupyter_amltrain.kernel.sweep_text import best_text, counts_text, goal_text
 from jupyter_amltrain.schema.child_run import ChildRun, most_relevant
 from jupyter_amltrain.schema.search_space import expression_text, parameter_names
-from jupyter_amltrain.schema.sweep import policy_text
+from jupyter_amltrain.schema.sweep import Sweep, policy_text
 from jupyter_amltrain.schema.sweep_board import MAX_BOARD_CURVES, MAX_BOARD_TRIALS, SweepBoard, TrialCurve
 
 #: Maximum characters of a value that is a text, and of a reason; maximum reasons.
 _MAX_VALUE_CHARS, _MAX_REASON_CHARS, _MAX_REASONS = 40, 200, 60
+#: Maximum parameters of trials that a job runs itself: each model may have others.
+_MAX_OWN_PARAMS = 10
 #: Points of all curves together.
 _MAX_POINTS = 3000
 
 
 def board_of(entry: Entry) -> SweepBoard | None:
-    """Return the board of a sweep; ``None`` for any other run."""
-    sweep = entry.run.spec.sweep
-    if sweep is None:
-        return None
+    """Return the board of a sweep, or of a job with trials of its own; ``None`` for any other run."""
+    sweep, own = entry.run.spec.sweep, entry.run.spec.own_trials
     trials = most_relevant(entry.children.runs, MAX_BOARD_TRIALS)
-    names = parameter_names(sweep.space)
-    reasons = [(i, trial.detail) for i, trial in enumerate(trials) if trial.detail and trial.ended is not None]
-    board = SweepBoard(
+    if sweep is not None:
+        return _board(entry, trials, parameter_names(sweep.space), _search(sweep))
+    if own is None or (not trials and entry.run.status.state.terminal):
+        return None
+    search = SweepBoard(
+        metric=own.objective.metric,
+        goal=own.objective.goal,
+        sampler=own.searcher,
+        max_trials=own.max_trials,
+        own=True,
+    )
+    return _board(entry, trials, _own_names(trials), search)
+
+
+def _search(sweep: Sweep) -> SweepBoard:
+    """Return the board of a sweep without its trials."""
+    return SweepBoard(
         metric=sweep.objective.metric,
         goal=sweep.objective.goal,
         sampler=sweep.sampler,
@@ -37,6 +52,20 @@ def board_of(entry: Entry) -> SweepBoard | None:
         space={name: expression_text(expression) for name, expression in sweep.space.items()},
         max_trials=sweep.limits.max_trials,
         max_concurrent=sweep.limits.max_concurrent,
+    )
+
+
+def _own_names(trials: Sequence[ChildRun]) -> list[str]:
+    """Return the parameters that most trials have, in the order in which they appear."""
+    counts = Counter(name for trial in trials for name in trial.params)
+    most = {name for name, _ in counts.most_common(_MAX_OWN_PARAMS)}
+    return [name for name in counts if name in most]
+
+
+def _board(entry: Entry, trials: Sequence[ChildRun], names: Sequence[str], search: SweepBoard) -> SweepBoard:
+    reasons = [(i, trial.detail) for i, trial in enumerate(trials) if trial.detail and trial.ended is not None]
+    board = msgspec.structs.replace(
+        search,
         number=tuple(i if trial.number is None else trial.number for i, trial in enumerate(trials)),
         state=tuple(trial.state for trial in trials),
         value=tuple(None if trial.value is None else float(f"{trial.value:.7g}") for trial in trials),

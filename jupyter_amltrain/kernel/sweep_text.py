@@ -74,7 +74,7 @@ def goal_text(board: SweepBoard) -> str:
     parts = [f"{board.goal} {board.metric}"]
     parts += [f"sampling: {shorten(board.sampler, 60)}"] if board.sampler else []
     parts += [f"early stopping: {shorten(board.policy, 60)}"] if board.policy else []
-    return ", ".join([*parts, f"{board.max_concurrent} at a time"])
+    return ", ".join([*parts, *([] if board.own else [f"{board.max_concurrent} at a time"])])
 
 
 def importance_text(board: SweepBoard) -> str:

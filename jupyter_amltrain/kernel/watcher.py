@@ -107,7 +107,8 @@ async def read_streams(backend: Backend, entry: Entry, status: RunStatus, only: 
 
 def _has_children(entry: Entry) -> bool:
     """Whether a run has steps or trials, which reading its log updates."""
-    return entry.run.spec.sweep is not None or entry.run.spec.job_type in PARENT_TYPES
+    spec = entry.run.spec
+    return spec.sweep is not None or spec.own_trials is not None or spec.job_type in PARENT_TYPES
 
 
 async def _read_metrics(backend: Backend, run_id: str, entry: Entry) -> bool:

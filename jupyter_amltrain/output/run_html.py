@@ -38,10 +38,11 @@ class PictureHtml(Protocol):
 
 def run_html(record: RunRecord, picture: PictureHtml | None) -> str:
     """Return the state, the error, the picture and the end of the log; a failed run begins with error and log."""
-    charts = _picture_html(record, picture) or ("" if record.sweep else _values_html(record))
+    only_trials = record.sweep is not None and not record.sweep.own
+    charts = _picture_html(record, picture) or ("" if only_trials else _values_html(record))
     charts = (sweep_html(record.sweep) if record.sweep else "") + charts
     # The process of a sweep only waits for the trials.
-    log = "" if record.sweep and record.state != "failed" else _log_html(record)
+    log = "" if only_trials and record.state != "failed" else _log_html(record)
     error = (
         f'<pre style="color: {RED}; white-space: pre-wrap">{html.escape(record.error)}</pre>' if record.error else ""
     )
@@ -87,7 +88,11 @@ def alt_text(record: RunRecord) -> str:
     """Return what the picture of a run shows, as text."""
     if record.sweep is not None:
         best = best_text(record.sweep)
-        words = [f"{record.state} sweep {record.name}", counts_text(record.sweep), *([best] if best else [])]
+        words = [
+            f"{record.state} {'run' if record.sweep.own else 'sweep'} {record.name}",
+            counts_text(record.sweep),
+            *([best] if best else []),
+        ]
         return f"Charts of the {'; '.join(words)}."
     metrics = [f"{name} {value_text(m.last)}" for name, m in list(record.metrics.items())[:_MAX_ALT_METRICS]]
     peak = max((value for value in record.telemetry.memory if value is not None), default=None)

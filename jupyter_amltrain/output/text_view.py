@@ -66,7 +66,9 @@ def record_text(record: RunRecord, log_lines: int = LOG_LINES, child_rows: int =
         cause = f"; likely cause: {record.truth.cause}" if record.truth.cause else ""
         lines.append(_one_line(f"GPU IDLE: {record.truth.detail}{cause}"))
     if record.sweep is not None:
-        return "\n".join([*lines, *sweep_lines(record.sweep)])
+        lines += sweep_lines(record.sweep)
+        if not record.sweep.own:
+            return "\n".join(lines)
     if record.metrics:
         lines.append("  ".join(f"{name} {_number(m.last)}" for name, m in record.metrics.items()))
     lines += [f"{name} = {value if isinstance(value, str) else repr(value)}" for name, value in record.outputs.items()]

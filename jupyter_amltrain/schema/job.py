@@ -17,7 +17,7 @@ from jupyter_amltrain.schema.environment import Environment, check_environment
 from jupyter_amltrain.schema.inputs import JobInput, JobOutput, check_data, check_references
 from jupyter_amltrain.schema.param_forms import form_of, words_of
 from jupyter_amltrain.schema.scaling import ScalingSlice
-from jupyter_amltrain.schema.sweep import Sweep
+from jupyter_amltrain.schema.sweep import OwnTrials, Sweep
 from jupyter_amltrain.schema.taken import Taken
 
 __all__ = ["MAX_NAME", "Distribution", "JobSpec", "Resources", "validated"]
@@ -345,6 +345,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         driver, which submits the trials.
     trial
         Of a driver: the job of each trial, without the values that the sweep chooses.
+    own_trials
+        Goal of a job that tries many models itself: the board of its run shows the trials that it reports.
     continues
         Of a driver, or of the job of a trial that is submitted as a sweep: handle of the sweep that it continues.
     trial_target
@@ -417,6 +419,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     scaling: ScalingSlice | None = None
     code_dir: str = ""
     sweep: Sweep | None = None
+    own_trials: OwnTrials | None = None
     trial: JobSpec | None = None
     trial_target: str = ""
     driver_target: str = ""

@@ -145,6 +145,24 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     limits: SweepLimits = SweepLimits()
 
 
+class OwnTrials(msgspec.Struct, frozen=True, kw_only=True):
+    """Trials that a job runs in its own process, and writes into :data:`~.child_run.CHILDREN` of its run folder.
+
+    Attributes
+    ----------
+    objective
+        What the trials are compared by.
+    searcher
+        What chooses them, as people read it.
+    max_trials
+        Their number; ``None`` if it is not known.
+    """
+
+    objective: Objective
+    searcher: str = ""
+    max_trials: int | None = None
+
+
 def default_trials(sampler: str) -> int | None:
     """Return the number of trials without a limit; ``None`` for all points of a grid."""
     return None if sampler == "grid" else DEFAULT_TRIALS

@@ -64,6 +64,8 @@ class SweepBoard(msgspec.Struct, frozen=True, kw_only=True):
         Expression of each searched parameter, as it is typed.
     max_trials
         ``None`` for all points of a grid.
+    own
+        Whether the job runs the trials in its own process: its log and figures are about them.
     number, state, value, seconds, handle
         One item for each trial: its number, a state of a run, the last finite value of the metric, the run time, and
         the handle of its run (empty if it has none of its own).
@@ -99,6 +101,7 @@ class SweepBoard(msgspec.Struct, frozen=True, kw_only=True):
     space: dict[str, str] = {}
     max_trials: int | None = None
     max_concurrent: int = 1
+    own: bool = False
     number: tuple[int, ...] = ()
     state: tuple[str, ...] = ()
     value: tuple[float | None, ...] = ()

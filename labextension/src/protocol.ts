@@ -693,6 +693,7 @@ export interface ISweepBoard {
   space: Record<string, string>;
   max_trials: number | null;
   max_concurrent: number;
+  own: boolean;
   number: number[];
   state: string[];
   value: (number | null)[];
@@ -882,7 +883,7 @@ export const SHAPES: Readonly<Record<string, Readonly<Record<string, string>>>> 
   IChildRun: { id: 'string', name: 'string', kind: 'string="step"', state: 'string', detail: 'string', metric: 'string', value: 'number | null', best: 'boolean', created: 'number | null', started: 'number | null', ended: 'number | null', url: 'string', number: 'number | null', params: 'Record<string, unknown>', handle: 'string', early: 'boolean', steps: 'number[]', values: '(number | null)[]' },
   IPoke: { time: 'number', who: 'string', rank: 'number', step: 'number | null', text: 'string', error: 'string' },
   IMeasurement: { slice: 'IScalingSlice', rate: 'number | null', counted: 'string', metric: 'string', error: 'number', points: 'number', whole: 'boolean', problem: 'string="none"' },
-  ISweepBoard: { metric: 'string', goal: 'string', sampler: 'string', policy: 'string', space: 'Record<string, string>', max_trials: 'number | null', max_concurrent: 'number=1', number: 'number[]', state: 'string[]', value: '(number | null)[]', seconds: '(number | null)[]', handle: 'string[]', params: 'Record<string, unknown[]>', nulls: 'Record<string, number[]>', early: 'number[]', reason: 'Record<string, string>', curves: 'ITrialCurve[]', best: 'number | null', importance: 'Record<string, number>', hidden: 'number', message: 'string', axes: 'ITrialAxis[]', levels: 'number[]', counts_text: 'string', best_text: 'string', goal_text: 'string' },
+  ISweepBoard: { metric: 'string', goal: 'string', sampler: 'string', policy: 'string', space: 'Record<string, string>', max_trials: 'number | null', max_concurrent: 'number=1', own: 'boolean', number: 'number[]', state: 'string[]', value: '(number | null)[]', seconds: '(number | null)[]', handle: 'string[]', params: 'Record<string, unknown[]>', nulls: 'Record<string, number[]>', early: 'number[]', reason: 'Record<string, string>', curves: 'ITrialCurve[]', best: 'number | null', importance: 'Record<string, number>', hidden: 'number', message: 'string', axes: 'ITrialAxis[]', levels: 'number[]', counts_text: 'string', best_text: 'string', goal_text: 'string' },
   IRunPicture: { path: 'string', name: 'string', kind: 'string="artifact"', width: 'number', height: 'number', bytes: 'number', time: 'number', title: 'string', thumbnail: 'string' },
   IRunDisplay: { number: 'number', version: 'number', line: 'number=-1', blocks: 'number[][]', data: 'Record<string, unknown>', sizes: 'Record<string, Record<string, number>>', partial: 'boolean', picture: 'string', title: 'string' },
   IRunLines: { sentence: 'string', span: 'string', table: 'ITable', marks: 'ILineMark[]' },

@@ -200,7 +200,7 @@ export class SweepBoardView {
     write(this._counts, board.counts_text);
     write(this._best, board.best_text);
     const params = board.best === null ? '' : paramWords(this._trials[board.best].params);
-    this._copy.hidden = !params;
+    this._copy.hidden = !params || board.own; // those of a job's own trials are no parameters of its cell
     this._copy.title = params;
     write(this._goal, board.goal_text);
     write(this._message, board.message);
@@ -252,8 +252,8 @@ export class SweepBoardView {
     }
     this._clear.style.visibility = isFiltered ? '' : 'hidden';
     const handle = this._situation?.handle ?? '';
-    // A sweep with a driver, which is a run on this machine; a service cannot continue its own.
-    this._goOn.hidden = !handle.startsWith(DRIVEN) || !this._trials.length;
+    // A sweep with a driver, which is a run on this machine; a service or a job cannot continue its own.
+    this._goOn.hidden = !handle.startsWith(DRIVEN) || !this._trials.length || board.own;
     this._goOn.title = continueLine(handle, board.space, this._axes, brushes);
     this._drawTable();
   }

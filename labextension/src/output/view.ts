@@ -233,9 +233,10 @@ export class RunView {
     this._summary.update(record);
     this._interactive.hidden = !situation.interactive;
     this._load.hidden = !situation.loadable;
+    const onlyTrials = sweep !== null && !sweep.own;
     if (this._hosting || sweep) {
       this._charts.node.hidden = true;
-      this._summary.node.hidden = this._summary.node.hidden || sweep !== null;
+      this._summary.node.hidden = this._summary.node.hidden || onlyTrials;
     } else {
       this._charts.update(record);
     }
@@ -243,7 +244,7 @@ export class RunView {
     if (whole) {
       this._log.update(record.log, record.displays, record.displays_hidden);
     }
-    this._log.node.hidden = this._log.node.hidden || !whole || (sweep !== null && record.state !== 'failed');
+    this._log.node.hidden = this._log.node.hidden || !whole || (onlyTrials && record.state !== 'failed');
     this._foldCharts(record.state === 'failed' && !sweep && record.view !== 'dashboard' && record.kind !== 'monitor');
     this._details.update(record, this._trackingText(record));
   }
