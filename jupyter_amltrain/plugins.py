@@ -126,6 +126,8 @@ def parts(name: str) -> tuple[Any, ...]:
         ``functions``: functions of :mod:`~jupyter_amltrain.api` by name.
         ``retired_kinds``: kinds of targets that no longer exist, with their alternatives.
         ``job_types``: a function that returns why a kind of target cannot run a type of job.
+        ``local_job``: a function that returns the job which a machine with our agent runs in place of a file of
+        ``az ml``; ``None`` for a file of another type.
         ``job_file``: a function that writes a plan as a file of ``az ml``.
         ``agent``: see :func:`agent_parts`.
     """
