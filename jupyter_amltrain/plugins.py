@@ -58,7 +58,7 @@ _OWN = (
     ),
 )
 #: Plug-ins of this package, which are read like entry points.
-_OWN_PLUGINS = ("jupyter_amltrain.azure.plugin:KIND",)
+_OWN_PLUGINS = ("jupyter_amltrain.azure.plugin:KIND", "jupyter_amltrain.automl.plugin:KIND")
 
 
 class Kinds(NamedTuple):

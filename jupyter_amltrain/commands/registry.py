@@ -230,6 +230,7 @@ NOUNS: Mapping[str, Noun] = {
     for noun in (
         Noun("submit", "Run this cell (or a script) as a supervised, tracked run, and return at once.", True),
         Noun("sweep", "Search values of parameters with many runs of a cell or script, on any target.", True),
+        Noun("automl", "Search the best model for a column of a table, as one run, here or over SSH.", of_plugins=True),
         Noun("cell", "Run this cell here as usual, and name it, so that --with NAME sends it with a job.", True, False),
         Noun("runs", "List, follow, attach and cancel runs, from any notebook."),
         Noun("compute", "List, check, choose, create and delete compute targets."),

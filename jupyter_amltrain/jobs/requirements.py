@@ -34,6 +34,7 @@ _OWN = frozenset({*sys.stdlib_module_names, "__main__", "__future__"})
 #: Modules whose package has another name.
 _PACKAGES = {
     "sklearn": "scikit-learn",
+    "flaml": "flaml[automl]",
     "PIL": "pillow",
     "cv2": "opencv-python",
     "yaml": "pyyaml",

@@ -1,0 +1,173 @@
+"""The search by FLAML: which models it tries, for how long, and the best one fitted on all rows of the search."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+import warnings
+from typing import Any, NamedTuple
+
+from .errors import UnusableData
+from .metrics import CLASSIFICATION, FORECASTING, engine_metric
+from .trials import Journal, Trial
+
+#: Trials of a search without a limit of time that counts none: FLAML's own largest number.
+_MANY = 1_000_000
+#: Rows up to which trials are compared by cross-validation; FLAML's own rule also looks at the time.
+_SMALL = 10_000
+_FOLDS = 5
+
+
+class Limits(NamedTuple):
+    """What ends a search.
+
+    Parameters
+    ----------
+    seconds
+        Of all attempts together; ``None`` for no limit.
+    trials
+        Of all attempts together; ``None`` for no limit.
+    patience
+        Whether it may end when the models have converged.
+    trial_seconds
+        Of one trial.
+    """
+
+    seconds: float | None
+    trials: int | None
+    patience: bool = False
+    trial_seconds: float | None = None
+
+
+class Search:
+    """One search over models for rows that are numbers.
+
+    Parameters
+    ----------
+    classes
+        Number of classes; 0 for numbers.
+    learners
+        FLAML's names of models; empty for those that fit.
+    """
+
+    def __init__(
+        self,
+        task: str,
+        metric: str,
+        classes: int,
+        seed: int,
+        learners: list[str],
+        journal: Journal,
+    ) -> None:
+        self.task, self._metric, self._seed = task, engine_metric(metric, classes), seed
+        self._learners, self._journal = learners, journal
+        self._engine_task = CLASSIFICATION if task == CLASSIFICATION else "regression"
+        self.jobs = cores()
+
+    def run(self, rows: Any, target: Any, limits: Limits) -> None:
+        """Try models until a limit is reached; the journal has the trials."""
+        left = None if limits.trials is None else limits.trials - len(self._journal.trials)
+        seconds = None if limits.seconds is None else limits.seconds
+        if (left is not None and left <= 0) or (seconds is not None and seconds <= 0 and self._journal.trials):
+            return
+        settings: dict[str, Any] = {
+            "time_budget": -1 if seconds is None else max(1.0, seconds),
+            "max_iter": _MANY if left is None else left,
+            "early_stop": limits.patience,
+            # By its own choice of the next model the measured times decide; in turn, a count gives equal results.
+            "learner_selector": "roundrobin" if seconds is None else "sample",
+            "estimator_list": self._learners or "auto",
+            "log_file_name": self._journal.path,
+            "log_type": "all",
+            "retrain_full": False,
+        }
+        if limits.trial_seconds:
+            settings["train_time_limit"] = limits.trial_seconds
+        if points := self._journal.starting_points():
+            settings["starting_points"] = points
+        if self.task == FORECASTING:
+            settings.update(eval_method="holdout", split_type="time", split_ratio=0.2)
+        elif len(rows) <= _SMALL:
+            settings.update(eval_method="cv", n_splits=max(2, min(_FOLDS, len(rows) // 5)))
+        self._journal.begin()
+        engine().fit(rows, target, **self._common(), **settings)
+
+    def fit_best(self, rows: Any, target: Any, best: Trial, folder: str) -> Any:
+        """Return the estimator of the best trial, fitted on all rows."""
+        path = os.path.join(folder, "best.jsonl")
+        line = {
+            "record_id": 0, "iter_per_learner": 1, "logged_metric": None, "trial_time": best.seconds,
+            "wall_clock_time": best.seconds, "validation_loss": best.loss, "config": best.config,
+            "learner": best.learner, "sample_size": len(rows),
+        }  # fmt: skip
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        automl = engine()
+        settings = self._common()
+        for name in ("metric", "verbose", "mlflow_logging", "seed"):
+            settings.pop(name, None)
+        automl.retrain_from_log(path, X_train=rows, y_train=target, train_full=True, **settings)
+        return automl.model.estimator
+
+    def _common(self) -> dict[str, Any]:
+        return {
+            "task": self._engine_task, "metric": self._metric, "n_jobs": self.jobs, "seed": self._seed, "verbose": 0,
+            "skip_transform": True, "mlflow_logging": False,
+        }  # fmt: skip
+
+
+def engine() -> Any:
+    """Return a new search of FLAML, without its talk.
+
+    Raises
+    ------
+    UnusableData
+        It is not installed.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from flaml import AutoML
+    except ImportError as error:
+        raise UnusableData(
+            f"FLAML is not installed in the environment of this run ({error}). Install it: pip install 'flaml[automl]'"
+        ) from error
+    for name in ("flaml", "flaml.automl", "flaml.automl.logger", "flaml.tune.searcher"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    return AutoML()
+
+
+def cores() -> int:
+    """Return the processors that this process may use."""
+    count = getattr(os, "sched_getaffinity", None)
+    return len(count(0)) if count is not None else os.cpu_count() or 1
+
+
+class Clock:
+    """The time that was asked for, of which the search leaves what the end of the run needs.
+
+    Parameters
+    ----------
+    seconds
+        For the whole run, of all attempts; ``None`` for no limit.
+    began
+        When the process of the job started, in Unix seconds.
+    """
+
+    def __init__(self, seconds: float | None, began: float, earlier: float) -> None:
+        self._until = None if seconds is None else began + seconds - earlier
+        self._seconds = seconds
+
+    @property
+    def left(self) -> float | None:
+        """Seconds that are left; ``None`` for no limit."""
+        return None if self._until is None else self._until - time.time()
+
+    def for_search(self, rows: int) -> float | None:
+        """Return the seconds for trials: the model is fitted once more, scored and logged after them."""
+        left = self.left
+        if left is None or self._seconds is None:
+            return None
+        return max(1.0, left - min(12.0 + rows / 20_000, 0.25 * self._seconds))
