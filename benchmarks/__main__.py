@@ -31,6 +31,7 @@ for name in (
     "distributed",
     "environments",
     "sweeps",
+    "automl",
     "snapshot",
     "results",
     "closure",

@@ -32,7 +32,7 @@ ALLOWED = (
     # In the extra `test`; installed when we are root.
     r"PyTorch is not installed",
     r"mpirun is not installed",
-    r"(DeepSpeed|Ray|TensorFlow|mpi4py) is not installed",
+    r"(DeepSpeed|FLAML|Ray|TensorFlow|mpi4py) is not installed",
     r"Python 3\.\d+ is not on this machine",
 )
 

@@ -22,7 +22,7 @@ from jupyter_amltrain.schema.job import JobSpec
 
 #: Limits of the service where a file has none.
 _MINUTES, _TRIALS = 360.0, 1000
-#: Metrics of the service that order models as one of ours does.
+#: Metrics of the service that order models as one here does.
 _METRICS = {
     "accuracy": "accuracy",
     "auc_weighted": "roc_auc",

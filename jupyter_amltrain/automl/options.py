@@ -16,7 +16,10 @@ from jupyter_amltrain.text import close_matches, did_you_mean
 DEFAULT_MINUTES = 10.0
 ENGINES = ("flaml", "autogluon")
 #: Models that FLAML knows for tables.
-LEARNERS = ("lgbm", "xgboost", "xgb_limitdepth", "rf", "extra_tree", "catboost", "kneighbor", "lrl1", "lrl2", "histgb")
+LEARNERS = (
+    "lgbm", "xgboost", "xgb_limitdepth", "rf", "extra_tree", "catboost", "histgb", "kneighbor", "lrl1", "lrl2", "svc",
+    "sgd", "enet", "lassolars",
+)  # fmt: skip
 
 
 class Search(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -10,7 +10,7 @@ NUMBER, CATEGORY, DATE, TEXT = "number", "category", "date", "text"
 #: Categories up to which each gets a column of its own.
 MAX_ONE_HOT = 20
 #: Share of the values of a column that must be of a kind.
-_MOST = 0.95
+_MIN_SHARE = 0.95
 #: Values of a column that are looked at.
 _SAMPLE = 1000
 #: Words of a value from which on a column is text; words that are counted, and numbers that they become.
@@ -34,9 +34,9 @@ def kind_of(column: Any) -> str:
     sample = texts.sample(min(len(texts), _SAMPLE), random_state=0)
     if isinstance(column.dtype, types.CategoricalDtype):
         return CATEGORY
-    if _share(sample, _is_number) >= _MOST:
+    if _share(sample, _is_number) >= _MIN_SHARE:
         return NUMBER
-    if _share(sample, lambda text: _DATE.fullmatch(text) is not None) >= _MOST:
+    if _share(sample, lambda text: _DATE.fullmatch(text) is not None) >= _MIN_SHARE:
         return DATE
     distinct = sample.nunique() / len(sample)
     if distinct > 0.2 and sample.str.split().str.len().mean() >= _TEXT_WORDS:
@@ -45,7 +45,7 @@ def kind_of(column: Any) -> str:
 
 
 def _share(values: Any, test: Any) -> float:
-    return sum(map(test, values)) / len(values)
+    return float(sum(map(test, values)) / len(values))
 
 
 def _is_number(text: str) -> bool:
@@ -183,5 +183,5 @@ def _date_parts(column: Any) -> dict[str, Any]:
 
     times = dates_of(column)
     days = (times - pandas.Timestamp("2000-01-01")).dt.total_seconds() / 86400
-    values = (times.dt.year, times.dt.month, times.dt.day, times.dt.dayofweek, times.dt.hour, days)
+    values = (times.dt.year, times.dt.month, times.dt.day, times.dt.day_of_week, times.dt.hour, days)
     return {name: value.astype("float64") for name, value in zip(_DATE_PARTS, values, strict=False)}

@@ -9,7 +9,7 @@ from typing import Any
 from .columns import Columns, dates_of
 from .errors import UnusableData
 
-#: Steps that are predicted if nothing is said: this share of the series, at most so many.
+#: Steps that are predicted by default: this share of the series, at most so many.
 _HORIZON_SHARE, _MAX_HORIZON = 0.1, 24
 #: Seconds of a step, at least, and steps of its season.
 _SEASONS = ((80 * 86400, 4), (25 * 86400, 12), (6 * 86400, 52), (20 * 3600, 7), (3000, 24), (1, 60))

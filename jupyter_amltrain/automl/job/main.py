@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import logging
 import os
 import signal
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 from . import forecast, report, table
 from .columns import Columns
 from .errors import FINAL_EXIT_CODE, Stopped, UnusableData
-from .metrics import CLASSIFICATION, DEFAULTS, FORECASTING, METRICS
+from .metrics import CLASSIFICATION, DEFAULTS, FORECASTING, METRICS, scores
 from .model import TableModel
 from .search import Clock, Limits, Search
 from .trials import Board, Journal, Trial, run_folder, write_children
@@ -79,20 +80,21 @@ class _Run:
         run_id = (mlflow.active_run() or mlflow.start_run()).info.run_id
         checkpoints = os.environ.get("AML_CHECKPOINT_DIR") or tempfile.mkdtemp()
         shape = {"rows": len(prepared.rows), "columns": prepared.columns.names, "metric": prepared.metric}
-        journal = Journal(checkpoints, prepared.metric, {**self._options, **shape, "max_minutes": None})
+        journal = Journal(checkpoints, prepared.metric, {**self._options, **shape, "max_minutes": None}, self._began)
         search = Search(
             prepared.task, prepared.metric, 0 if prepared.classes is None else len(prepared.classes), self._seed,
             list(self._options.get("learners") or ()), journal,
         )  # fmt: skip
         mlflow.log_params({"task": prepared.task, "metric": prepared.metric, "rows": len(frame), "seed": self._seed})
         board = Board(journal, prepared.metric, run_folder(), lambda trial: _log_best(run_id, prepared.metric, trial))
-        clock = Clock(self._seconds, self._began, journal.seconds)
+        clock = Clock(self._seconds, self._began, journal.earlier_s)
         if journal.continued:
             print(f"Continues after {journal.continued} trials of an earlier attempt.", flush=True)
         board.start()
+        searching = time.monotonic()
         self._search(search, prepared, clock)
         board.close()
-        return self._finish(search, prepared, board, journal, clock)
+        return self._finish(search, prepared, journal, clock, searching)
 
     @property
     def _seconds(self) -> float | None:
@@ -192,19 +194,20 @@ class _Run:
     # ---- the result
 
     def _finish(
-        self, search: Search, prepared: Prepared, board: Board, journal: Journal, clock: Clock
+        self, search: Search, prepared: Prepared, journal: Journal, clock: Clock, searching: float
     ) -> dict[str, Any]:
         best = journal.best
         if best is None:
             raise UnusableData("No trial ended in this time. Give it more: --max-minutes, or fewer rows.")
         with tempfile.TemporaryDirectory() as folder:
             estimator = search.fit_best(prepared.rows, prepared.target, best, folder)
+        seconds = round(time.monotonic() - searching, 2)
         if prepared.series is not None:
             found, model, example, pictures = self._scored_forecast(search, prepared, best, estimator)
         else:
             found, model, example, pictures = self._scored(prepared, estimator)
         result = {"learner": best.learner, "parameters": best.params, "trials": len(journal.trials),
-                  "validation": best.value, "scores": found}  # fmt: skip
+                  "validation": best.value, "seconds": seconds, "scores": found}  # fmt: skip
         self._print_result(prepared, best, result)
         self._log(prepared, result, model, example, pictures, journal)
         if self._options.get("explain") and not self._is_stopped and prepared.split is not None:
@@ -232,8 +235,8 @@ class _Run:
         model = forecast.ForecastModel(series, prepared.columns, estimator, ordered[~is_end])
         ends = forecast.without_target(ordered[is_end])
         truth, predicted = forecast.target_of(ordered)[is_end], model.predict(ends)
-        found = report.scores(prepared.task, truth.to_numpy(), predicted)
-        plain = report.scores(prepared.task, truth.to_numpy(), forecast.naive(series, ordered))
+        found = scores(prepared.task, truth.to_numpy(), predicted)
+        plain = scores(prepared.task, truth.to_numpy(), forecast.naive(series, ordered))
         found["naive_rmse"] = plain.get("rmse", float("nan"))
         groups = series.groups(ordered)
         is_first, known = groups == groups.iloc[-1], ordered[series.time]
@@ -278,7 +281,7 @@ class _Run:
         rows = [
             {"number": one.number, "value": one.value, "seconds": one.seconds, **one.params} for one in journal.trials
         ]
-        mlflow.log_dict(rows, "trials.json")  # type: ignore[arg-type]
+        mlflow.log_text(json.dumps(rows, indent=1), "trials.json")
         for name, make in pictures.items():
             _log_picture(name, make)
 
@@ -296,7 +299,7 @@ class _Run:
         print(f"Importance (loss of {prepared.metric} when the column is shuffled):")
         for one in found[:10]:
             print(f"  {one.column[:28]:<28} {one.mean:8.4f} ± {one.spread:.4f}")
-        mlflow.log_dict([one._asdict() for one in found], "importance.json")
+        mlflow.log_text(json.dumps([one._asdict() for one in found], indent=1), "importance.json")
         _log_picture("importance", lambda: report.importance_picture(found, prepared.metric))
 
 

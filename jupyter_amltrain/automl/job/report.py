@@ -25,7 +25,8 @@ class Importance(NamedTuple):
 
 def score_model(model: Any, task: str, table: Any, target: Any, only: str = "") -> dict[str, float]:
     """Return the scores of a model on rows that no trial has seen; `only` one, if it is named."""
-    predicted, chances, classes = model.predict(table), None, ()
+    predicted, chances = model.predict(table), None
+    classes: Sequence[Any] = ()
     if task == CLASSIFICATION:
         classes = list(model.classes_)
         if hasattr(model.estimator, "predict_proba") and only in ("", "roc_auc", "log_loss"):

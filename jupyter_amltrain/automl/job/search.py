@@ -18,6 +18,10 @@ _MANY = 1_000_000
 #: Rows up to which trials are compared by cross-validation; FLAML's own rule also looks at the time.
 _SMALL = 10_000
 _FOLDS = 5
+#: Seconds for the end of a run, and as a share of what its beginning took.
+_END_S, _END_SHARE = 10.0, 0.6
+#: Fewest seconds in which a continued search tries anything.
+_LEAST_S = 2.0
 
 
 class Limits(NamedTuple):
@@ -69,8 +73,8 @@ class Search:
     def run(self, rows: Any, target: Any, limits: Limits) -> None:
         """Try models until a limit is reached; the journal has the trials."""
         left = None if limits.trials is None else limits.trials - len(self._journal.trials)
-        seconds = None if limits.seconds is None else limits.seconds
-        if (left is not None and left <= 0) or (seconds is not None and seconds <= 0 and self._journal.trials):
+        seconds, has_model = limits.seconds, bool(self._journal.trials)
+        if (left is not None and left <= 0) or (seconds is not None and seconds < _LEAST_S and has_model):
             return
         settings: dict[str, Any] = {
             "time_budget": -1 if seconds is None else max(1.0, seconds),
@@ -129,7 +133,7 @@ def engine() -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            from flaml import AutoML
+            from flaml.automl import AutoML
     except ImportError as error:
         raise UnusableData(
             f"FLAML is not installed in the environment of this run ({error}). Install it: pip install 'flaml[automl]'"
@@ -146,7 +150,7 @@ def cores() -> int:
 
 
 class Clock:
-    """The time that was asked for, of which the search leaves what the end of the run needs.
+    """The time of the whole run, of which the search leaves what the end of the run needs.
 
     Parameters
     ----------
@@ -158,7 +162,7 @@ class Clock:
 
     def __init__(self, seconds: float | None, began: float, earlier: float) -> None:
         self._until = None if seconds is None else began + seconds - earlier
-        self._seconds = seconds
+        self._seconds, self._began = seconds, began
 
     @property
     def left(self) -> float | None:
@@ -166,8 +170,12 @@ class Clock:
         return None if self._until is None else self._until - time.time()
 
     def for_search(self, rows: int) -> float | None:
-        """Return the seconds for trials: the model is fitted once more, scored and logged after them."""
+        """Return the seconds for trials: the model is fitted once more, scored and logged after them.
+
+        On a machine that was slow to begin, that takes longer, too.
+        """
         left = self.left
         if left is None or self._seconds is None:
             return None
-        return max(1.0, left - min(12.0 + rows / 20_000, 0.25 * self._seconds))
+        end = max(_END_S, _END_SHARE * (time.time() - self._began)) + rows / 20_000
+        return left - min(end, 0.25 * self._seconds)

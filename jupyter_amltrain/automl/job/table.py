@@ -139,7 +139,9 @@ def checked(table: Any, target: str, task: str) -> tuple[Any, Any]:
         wrong = values[is_known & numbers.isna()]
         if len(wrong):
             other = " Use --task classification." if task == REGRESSION else ""
-            raise UnusableData(f"Column {target} has values that are no numbers, such as {wrong.iloc[0]!r}.{other}")
+            raise UnusableData(
+                f"Column {target} has values that are no numbers, such as {str(wrong.iloc[0])!r}.{other}"
+            )
         values = numbers.replace([float("inf"), float("-inf")], float("nan"))
         is_known = values.notna()
     rows = int(is_known.sum())
@@ -149,7 +151,7 @@ def checked(table: Any, target: str, task: str) -> tuple[Any, Any]:
     values = values[is_known]
     distinct = values.nunique()
     if distinct < 2:
-        raise UnusableData(f"Column {target} is {values.iloc[0]!r} in every row: there is nothing to predict.")
+        raise UnusableData(f"Column {target} is {values.iloc[0]} in every row: there is nothing to predict.")
     if task == CLASSIFICATION:
         if distinct > min(MAX_CLASSES, rows // 2):
             hint = "Use --task regression." if pandas.api.types.is_numeric_dtype(values) else "Name another column."

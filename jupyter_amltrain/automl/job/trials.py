@@ -51,10 +51,17 @@ class Journal:
         The checkpoint folder; trials of other options there are removed.
     options
         What the search depends on.
+    began
+        When the process of this attempt started, in Unix seconds.
+
+    Attributes
+    ----------
+    earlier_s
+        Seconds that the attempts before this one took.
     """
 
-    def __init__(self, folder: str, metric: str, options: dict[str, Any]) -> None:
-        self._folder, self._metric = folder, metric
+    def __init__(self, folder: str, metric: str, options: dict[str, Any], began: float) -> None:
+        self._folder, self._metric, self._process_began = folder, metric, began
         os.makedirs(folder, exist_ok=True)
         text = json.dumps(options, sort_keys=True, default=str)
         if _read(os.path.join(folder, _OPTIONS)) != text:
@@ -62,7 +69,7 @@ class Journal:
                 if name == _CLOCK or (name.startswith("trials-") and name.endswith(".jsonl")):
                     os.remove(os.path.join(folder, name))
             _replace(os.path.join(folder, _OPTIONS), text)
-        self._earlier_s = float(_json(_read(os.path.join(folder, _CLOCK))).get("seconds") or 0.0)
+        self.earlier_s = float(_json(_read(os.path.join(folder, _CLOCK))).get("seconds") or 0.0)
         self.trials: list[Trial] = []
         done = sorted(name for name in os.listdir(folder) if name.startswith("trials-") and name.endswith(".jsonl"))
         for name in done:
@@ -70,12 +77,12 @@ class Journal:
             self._read(os.path.join(folder, name), 0, began, whole=True)
         self.continued = len(self.trials)
         self.path = os.path.join(folder, f"trials-{len(done):04}.jsonl")
-        self._offset, self._began, self._clock = 0, time.time(), time.monotonic()
+        self._offset, self._began = 0, time.time()
 
     @property
     def seconds(self) -> float:
-        """Seconds that the search has taken, in all attempts."""
-        return self._earlier_s + time.monotonic() - self._clock
+        """Seconds that the run has taken, in all attempts."""
+        return self.earlier_s + time.time() - self._process_began
 
     def begin(self) -> None:
         """Start the clock of this attempt's trials."""
