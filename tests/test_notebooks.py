@@ -39,6 +39,7 @@ SLOW = (
     "05_run_configuration",
     "08_distributed",
     "10_slurm",
+    "11_automl",
 )
 #: A path that tells whose machine it was.
 FOREIGN = re.compile(r"(?<!\w)/(?:root|home|Users|tmp|work|workspaces?|builds?|mnt|private)/[\w.~-]")
@@ -165,6 +166,8 @@ def test_notebook_runs_from_top_to_bottom(
         pytest.skip(reason)
     if name in ("04_gpu_training", "08_distributed", "10_slurm"):
         pytest.importorskip("torch", reason="PyTorch is not installed")
+    if name == "11_automl":
+        pytest.importorskip("flaml", reason="FLAML is not installed")
     if name == "03_azure_cluster":
         nvml.needed()  # its cluster has GPUs
     notebook = executions[name].result(DEADLINE)

@@ -51,10 +51,10 @@ def loaded(run: Any, uri: str) -> Any:
     """A model of the store of a run."""
     import mlflow
 
-    from jupyter_amltrain.tracking.mlflow_store import store_uri
+    from jupyter_amltrain.tracking.mlflow_store import database_uri
 
     before = mlflow.get_tracking_uri()
-    mlflow.set_tracking_uri(store_uri(run.run.project))
+    mlflow.set_tracking_uri(database_uri(run.run.project))
     try:
         return mlflow.pyfunc.load_model(uri)
     finally:

@@ -184,6 +184,7 @@ NOT_ON_THIS_MACHINE: dict[str, str] = {
         ),
         _WORKSPACE,
     ),
+    f"{_BASICS}/hello-automl/hello-automl-job-basic.yml": "its data is not in the copy",
     f"{_BASICS}/hello-sweep.yml": "runs with `%aml_sweep`",
     f"{_BASICS}/hello-interactive.yml": "opens services of a node",
     f"{_BASICS}/hello-model-as-input.yml": "its model is not in the copy",
