@@ -21,6 +21,7 @@ CHILDREN = "children.json"
 INTERVAL_S, MAX_TRIALS = 0.5, 600
 #: Parameter of FLAML that no model has: rows of a trial.
 _SAMPLE = "FLAML_sample_size"
+_RATE = "learning_rate"
 _CLOCK, _OPTIONS = "clock.json", "options.json"
 
 
@@ -39,7 +40,10 @@ class Trial:
     @property
     def params(self) -> dict[str, Any]:
         """What people read of it."""
-        return {"learner": self.learner, **{name: value for name, value in self.config.items() if name != _SAMPLE}}
+        shown = {name: value for name, value in self.config.items() if name != _SAMPLE}
+        if isinstance(shown.get(_RATE), str):  # of one model it is a number, of another the name of a schedule
+            shown[f"{_RATE}_schedule"] = shown.pop(_RATE)
+        return {"learner": self.learner, **shown}
 
 
 class Journal:

@@ -200,6 +200,7 @@ export class SweepBoardView {
     write(this._counts, board.counts_text);
     write(this._best, board.best_text);
     const params = board.best === null ? '' : paramWords(this._trials[board.best].params);
+    this._curves.node.hidden = board.own && !board.curves.length;
     this._copy.hidden = !params || board.own; // those of a job's own trials are no parameters of its cell
     this._copy.title = params;
     write(this._goal, board.goal_text);
