@@ -51,7 +51,8 @@ def _alone(table: Path) -> float:
     from jupyter_amltrain.automl.job.search import cores
 
     argv = [sys.executable, "-W", "ignore", "-c", ALONE, str(table), str(TRIALS), str(cores())]
-    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    env = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}  # as ours; otherwise a busy machine decides
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, env=env)
     return float(done.stdout.split()[0])
 
 

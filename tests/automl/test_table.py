@@ -55,6 +55,11 @@ def test_few_rows_are_refused() -> None:
         table.checked(pd.DataFrame({"x": [1, 2, 3], "y": ["a", "b", "a"]}), "y", "classification")
 
 
+def test_target_of_lists_is_one_line() -> None:
+    with pytest.raises(UnusableData, match="list"):
+        table.checked(pd.DataFrame({"x": range(ROWS), "y": [[1]] * ROWS}), "y", "classification")
+
+
 def test_rows_without_a_target_are_left_out() -> None:
     frame = pd.DataFrame({"x": range(ROWS), "y": ["a", None, "b"] * (ROWS // 3)})
     rows, values = table.checked(frame, "y", "classification")

@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 import warnings
 from typing import Any, NamedTuple
 
@@ -68,6 +69,7 @@ class _Run:
         self._options, self._test, self._began = options, test, _process_start()
         self._seed = int(options.get("seed") or 0)
         self._is_stopped = self._may_stop = False
+        self._failure = ""
 
     def run(self, data: Any) -> dict[str, Any]:
         from .search import engine
@@ -142,6 +144,8 @@ class _Run:
 
     def _forecast(self, task: str, metric: str, rows: Any, values: Any) -> Prepared:
         options = self._options
+        if self._test is not None:
+            raise UnusableData("A forecast has no --test-data: the last steps of each series are held out.")
         time_column = str(options.get("time") or "")
         if not time_column:
             dates = [name for name in rows.columns if "datetime" in str(rows[name].dtype)]
@@ -180,6 +184,12 @@ class _Run:
             search.run(prepared.rows, prepared.target, limits)
         except Stopped:
             print("Canceled: keeps the best model so far.", flush=True)
+        except UnusableData:
+            raise
+        except Exception as error:  # of a model: what the others have found is kept
+            traceback.print_exc()
+            self._failure = f"The search failed: {type(error).__name__}: {error}"
+            print(f"{self._failure}. Keeps the best model so far.", flush=True)
         finally:
             self._may_stop = False
 
@@ -198,7 +208,9 @@ class _Run:
     ) -> dict[str, Any]:
         best = journal.best
         if best is None:
-            raise UnusableData("No trial ended in this time. Give it more: --max-minutes, or fewer rows.")
+            raise UnusableData(
+                self._failure or "No trial ended in this time. Give it more: --max-minutes, or fewer rows."
+            )
         with tempfile.TemporaryDirectory() as folder:
             estimator = search.fit_best(prepared.rows, prepared.target, best, folder)
         seconds = round(time.monotonic() - searching, 2)
@@ -336,9 +348,15 @@ def requirements(estimator: Any) -> list[str]:
     """Return the packages that the model needs, with their versions here."""
     from importlib.metadata import PackageNotFoundError, version
 
-    own = type(estimator).__module__.partition(".")[0]
+    last = estimator[-1] if hasattr(estimator, "steps") else estimator
+    own = type(last).__module__.partition(".")[0]
     names = ["mlflow", "scikit-learn", "pandas", "numpy", "cloudpickle"]
-    names += {"lightgbm": ["lightgbm"], "xgboost": ["xgboost", "xgboost-cpu"], "catboost": ["catboost"]}.get(own, [])
+    names += {
+        "lightgbm": ["lightgbm"],
+        "xgboost": ["xgboost", "xgboost-cpu"],
+        "catboost": ["catboost"],
+        "flaml": ["flaml", "lightgbm", "xgboost"],
+    }.get(own, [])
     found = []
     for name in names:
         try:

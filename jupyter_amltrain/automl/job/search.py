@@ -18,6 +18,8 @@ _MANY = 1_000_000
 #: Rows up to which trials are compared by cross-validation; FLAML's own rule also looks at the time.
 _SMALL = 10_000
 _FOLDS = 5
+#: Rows on which an estimator and FLAML's model of it are compared.
+_COMPARED = 100
 #: Seconds for the end of a run, and as a share of what its beginning took.
 _END_S, _END_SHARE = 10.0, 0.6
 #: Fewest seconds in which a continued search tries anything.
@@ -113,13 +115,29 @@ class Search:
         for name in ("metric", "verbose", "mlflow_logging", "seed"):
             settings.pop(name, None)
         automl.retrain_from_log(path, X_train=rows, y_train=target, train_full=True, **settings)
-        return automl.model.estimator
+        return plain_estimator(automl.model, rows)
 
     def _common(self) -> dict[str, Any]:
         return {
             "task": self._engine_task, "metric": self._metric, "n_jobs": self.jobs, "seed": self._seed, "verbose": 0,
             "skip_transform": True, "mlflow_logging": False,
         }  # fmt: skip
+
+
+def plain_estimator(model: Any, rows: Any) -> Any:
+    """Return the estimator inside a model of FLAML, with what FLAML does to the rows before it.
+
+    FLAML's own model where the two do not agree: then who loads it needs FLAML.
+    """
+    import numpy
+    from sklearn.pipeline import make_pipeline
+
+    found = model.estimator
+    if (normalizer := getattr(model, "normalizer", None)) is not None:  # of each row for itself, before SGD
+        found = make_pipeline(normalizer, found)
+    sample = rows[:_COMPARED]
+    same = numpy.allclose(numpy.asarray(found.predict(sample), dtype="float64"), model.predict(sample))
+    return found if same else model
 
 
 def engine() -> Any:

@@ -131,7 +131,7 @@ def checked(table: Any, target: str, task: str) -> tuple[Any, Any]:
     """
     import pandas
 
-    table = table.rename(columns=str)
+    table = table.rename(columns=str).reset_index(drop=True)
     values = table[target]
     is_known = values.notna()
     if task != CLASSIFICATION:
@@ -149,7 +149,11 @@ def checked(table: Any, target: str, task: str) -> tuple[Any, Any]:
         of = "" if rows == len(table) else f" with a value of {target}"
         raise UnusableData(f"The data has {rows} row{'s' * (rows != 1)}{of}; at least {MIN_ROWS} are needed.")
     values = values[is_known]
-    distinct = values.nunique()
+    try:
+        distinct = values.nunique()
+    except TypeError:  # lists, mappings
+        kind = type(values.iloc[0]).__name__
+        raise UnusableData(f"Column {target} has values of type {kind}; a model predicts numbers or words.") from None
     if distinct < 2:
         raise UnusableData(f"Column {target} is {values.iloc[0]} in every row: there is nothing to predict.")
     if task == CLASSIFICATION:
