@@ -82,7 +82,7 @@ def test_number_of_trials_gives_the_same_result_twice(api: Any, flaml: dict[str,
     frame = table().drop(columns="class")
     runs = [api.automl(frame, "number", max_trials=12, env=flaml).wait(TIMEOUT_S) for _ in range(2)]
     first, again = (run.result("best") for run in runs)
-    assert {**first, "seconds": 0} == {**again, "seconds": 0} and first["scores"]["r2"] > 0.8
+    assert {**first, "seconds": 0} == {**again, "seconds": 0} and first["scores"]["r2"] > 0.5
     values = [run.record().sweep.value for run in runs]
     assert values[0] == values[1]
 

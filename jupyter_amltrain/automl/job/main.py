@@ -26,6 +26,8 @@ from .trials import Board, Journal, Trial, run_folder, write_children
 _CANCEL, _MODEL = "cancel", "model"
 #: Rows of the example of the model's signature.
 _EXAMPLE_ROWS = 200
+#: Seconds of computing between two attempts to stop the search of a canceled run.
+_STOP_INTERVAL_S = 0.2
 
 
 def run(data: Any, options: dict[str, Any], test: Any = None) -> dict[str, Any]:
@@ -42,6 +44,7 @@ def run(data: Any, options: dict[str, Any], test: Any = None) -> dict[str, Any]:
     """
     warnings.filterwarnings("ignore", category=UserWarning)
     warnings.filterwarnings("ignore", category=FutureWarning)
+    warnings.filterwarnings("ignore", category=ResourceWarning)
     try:
         return _Run(options, test).run(data)
     except UnusableData as error:
@@ -75,7 +78,10 @@ class _Run:
         from .search import engine
 
         engine()  # before the data is read: without it nothing can be done
+        # A canceled run has ten seconds for its model: what that needs is imported before.
         import mlflow
+        import mlflow.sklearn
+        import sklearn.metrics  # noqa: F401
 
         frame = table.read(data, self._options.get("read"))
         prepared = self._prepared(frame)
@@ -179,10 +185,12 @@ class _Run:
             bool(self._options.get("patience")), self._options.get("trial_seconds"),
         )  # fmt: skip
         signal.signal(signal.SIGTERM, self._on_sigterm)
-        self._may_stop = True
+        signal.signal(signal.SIGVTALRM, self._stop)
+        self._may_stop = not self._is_stopped
         try:
             search.run(prepared.rows, prepared.target, limits)
         except Stopped:
+            self._may_stop = False
             print("Canceled: keeps the best model so far.", flush=True)
         except UnusableData:
             raise
@@ -192,13 +200,18 @@ class _Run:
             print(f"{self._failure}. Keeps the best model so far.", flush=True)
         finally:
             self._may_stop = False
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
     def _on_sigterm(self, *_: Any) -> None:
         if not os.path.exists(os.path.join(run_folder() or ".", _CANCEL)):  # the machine goes away: it starts again
             os._exit(128 + signal.SIGTERM)
         self._is_stopped = True
+        # A library may swallow the exception, where its own code calls Python: so it comes again.
+        signal.setitimer(signal.ITIMER_VIRTUAL, _STOP_INTERVAL_S, _STOP_INTERVAL_S)
+        self._stop()
+
+    def _stop(self, *_: Any) -> None:
         if self._may_stop:
-            self._may_stop = False
             raise Stopped
 
     # ---- the result
