@@ -9,7 +9,7 @@ import pytest
 from jupyter_amltrain.automl.job import table
 from jupyter_amltrain.automl.job.columns import Columns
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(900)]
 
 TIMEOUT_S = 280
 #: How much worse the search may be.

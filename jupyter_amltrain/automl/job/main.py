@@ -71,7 +71,7 @@ class _Run:
     def __init__(self, options: dict[str, Any], test: Any) -> None:
         self._options, self._test, self._began = options, test, _process_start()
         self._seed = int(options.get("seed") or 0)
-        self._is_stopped = self._may_stop = False
+        self._is_stopped = self._may_stop = self._is_logged = False
         self._failure = ""
 
     def run(self, data: Any) -> dict[str, Any]:
@@ -243,6 +243,8 @@ class _Run:
         assert prepared.split is not None
         test, truth = prepared.split.test, prepared.split.test_target
         model = TableModel(prepared.columns, estimator, prepared.classes)
+        if self._is_stopped:  # the scores can wait, the model cannot
+            self._log_model(model, test)
         found = report.score_model(model, prepared.task, test, truth)
         name = str(self._options["target"])
         if prepared.task == CLASSIFICATION:
@@ -302,13 +304,18 @@ class _Run:
 
         mlflow.log_metrics({name: value for name, value in result["scores"].items() if value == value})
         mlflow.log_params({"learner": result["learner"], "trials": result["trials"]})
-        _log_model(model, example, str(self._options.get("register") or ""))
+        self._log_model(model, example)
         rows = [
             {"number": one.number, "value": one.value, "seconds": one.seconds, **one.params} for one in journal.trials
         ]
         mlflow.log_text(json.dumps(rows, indent=1), "trials.json")
         for name, make in pictures.items():
             _log_picture(name, make)
+
+    def _log_model(self, model: Any, example: Any) -> None:
+        if not self._is_logged:
+            _log_model(model, example, str(self._options.get("register") or ""))
+        self._is_logged = True
 
     def _explain(self, prepared: Prepared, model: Any, clock: Clock) -> None:
         import mlflow
