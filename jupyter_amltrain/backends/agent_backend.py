@@ -253,7 +253,7 @@ class AgentBackend(Backend):
             "code": launch.code,
             "restarts": restarts_of(spec),
             "slice": slice_limits(spec),
-            "no_slot": spec.trial is not None,
+            "no_slot": spec.is_driver,
         }
         job = {
             "run": run_id,

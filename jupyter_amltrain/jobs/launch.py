@@ -237,7 +237,7 @@ def restarts_of(spec: JobSpec) -> dict[str, Any]:
     """Return the restarts of a job, for ``agent/supervise/attempts.py``; empty for a job that starts once."""
     if not spec.max_restarts:
         return {}
-    final = {"final": [FINAL_EXIT_CODE]} if spec.trial is not None or spec.own_trials is not None else {}
+    final = {"final": [FINAL_EXIT_CODE]} if spec.is_driver or spec.own_trials is not None else {}
     return {"max": spec.max_restarts, "preempt_after": spec.simulate_preemption or 0.0, **final}
 
 

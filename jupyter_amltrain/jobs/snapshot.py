@@ -121,6 +121,8 @@ _NOTHING: Mapping[str, Any] = types.MappingProxyType({})
 
 #: Folder in the code of a sweep's driver that has the code of its trials, as it was when the sweep was submitted.
 TRIAL_FOLDER = "trial"
+#: The same of a plug-in's driver: a folder for each of its jobs.
+JOBS_FOLDER = "jobs"
 
 #: Maximum number of ignored entries that are remembered.
 MAX_LEFT_OUT = 200
@@ -262,8 +264,10 @@ def of_script(spec: JobSpec) -> Snapshot:
         if spec.distribution.config:
             more[DEEPSPEED_FILE] = msgspec.json.encode(spec.distribution.config)
         if spec.trial is not None:
-            trial = of_yaml(spec.trial, code=True) if spec.trial.job_type else of_script(spec.trial)
-            more |= {f"{TRIAL_FOLDER}/{name}": content for name, content in trial.files.items()}
+            more |= _code_of(spec.trial, TRIAL_FOLDER)
+        if spec.driver is not None:
+            for name, job in spec.driver.jobs.items():
+                more |= _code_of(job, f"{JOBS_FOLDER}/{name}")
     return take_snapshot(
         spec.script_name,
         spec.script,
@@ -276,6 +280,12 @@ def of_script(spec: JobSpec) -> Snapshot:
         code_dir=spec.code_dir,
         more=more,
     )
+
+
+def _code_of(job: JobSpec, folder: str) -> dict[str, str | bytes]:
+    """Return the files of a job that a driver submits, below a folder of the driver's code."""
+    code = of_yaml(job, code=True) if job.job_type else of_script(job)
+    return {f"{folder}/{name}": content for name, content in code.files.items()}
 
 
 def script_text(spec: JobSpec, snapshot: Snapshot) -> bytes:

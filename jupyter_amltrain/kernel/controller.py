@@ -236,11 +236,12 @@ class Controller:
         return entry
 
     async def cancel(self, handle: RunHandle) -> Run:
-        """Request the cancellation of a run, and of the trials of a sweep; does nothing for an ended run."""
+        """Request the cancellation of a run, and of the runs of a driver; does nothing for an ended run."""
         entry = self.entry(handle)
-        if entry.run.spec.sweep is not None and self.backend(entry.run.target).sweeps is None:
+        is_sweep = entry.run.spec.sweep is not None and self.backend(entry.run.target).sweeps is None
+        if is_sweep or entry.run.spec.driver is not None:
             # Its driver does the same, but it may be starting, or gone.
-            self.loop.start(self._cancel_trials(entry.run), f"cancel the trials of {handle}")
+            self.loop.start(self._cancel_children(entry.run), f"cancel the runs of {handle}")
         if entry.run.damaged:  # its processes may still be running
             await self.backend(entry.run.target).cancel(entry.run.run_id)
             return entry.run
@@ -259,8 +260,8 @@ class Controller:
                 raise
         return entry.run
 
-    async def _cancel_trials(self, run: Run) -> None:
-        """Cancel the trials of a sweep that have not ended."""
+    async def _cancel_children(self, run: Run) -> None:
+        """Cancel the runs of a driver that have not ended."""
         children = (await self.backend(run.target).children.list(run.run_id)).runs if run.folder else ()
         for name in {split_handle(child.handle)[0] for child in children if child.ended is None and child.handle}:
             with contextlib.suppress(AmlTrainError):

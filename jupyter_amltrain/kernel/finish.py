@@ -63,8 +63,8 @@ async def outcome_fields(backend: Backend, entry: Entry, status: RunStatus) -> d
         if status.state is RunState.FAILED and not run.partial:
             missed = await asyncio.to_thread(left_out.missed_note, run.spec, last_line(shown), backend.files.are_local)
         error = failure_reason(ended, shown, missed)
-        has_trials = run.spec.trial is not None or run.spec.own_trials is not None
-        if has_trials and status.exit_code == FINAL_EXIT_CODE:  # it says why
+        has_reason = run.spec.is_driver or run.spec.own_trials is not None
+        if has_reason and status.exit_code == FINAL_EXIT_CODE:  # it says why
             error = (await backend.children.list(run.run_id)).message or error
         return {**fields, "error": error}
     absent = [name for name in run.spec.out_names if name not in run.outputs and name not in run.saved]

@@ -110,6 +110,11 @@ def _lost_text(run: Run) -> str:
             f"The driver of the sweep was lost: {detail.rstrip('.')}. Trials that run go on, and no more are submitted."
             f" To go on with the search: %aml_sweep --continue {run.handle}"
         )
+    if run.spec.driver is not None:
+        return (
+            f"The driver of the {run.spec.driver.kind} was lost: {detail.rstrip('.')}. Runs of it go on, and no more"
+            f" are submitted. To go on: %aml_runs again {run.handle}"
+        )
     where = "; its checkpoints are in its folder" if run.spec.max_restarts else ""
     return f"{_sentence(detail)} Submit it again{where}."
 

@@ -80,6 +80,7 @@ def record_of(entry: Entry) -> RunRecord:
     """Return the current record of a run."""
     run, status = entry.run, entry.run.status
     tail, hidden, places = entry.shown_log.end()
+    has_view = run.spec.sweep is not None or run.spec.driver is not None  # of its children
     if entry.shown_log is not entry.log:  # the log of another process has none of the marks
         places = above_all_lines(entry.log.end().places)
     files = shown_files(entry.displays, entry.pictures, places)
@@ -129,8 +130,8 @@ def record_of(entry: Entry) -> RunRecord:
         ),
         links=status.links[:_NOTES],
         sweep=_part(entry, "sweep", lambda: board_of(entry), None),
-        children=(children := () if run.spec.sweep is not None else _children(entry)),
-        children_hidden=0 if run.spec.sweep else entry.children.hidden + len(entry.children.runs) - len(children),
+        children=(children := () if has_view else _children(entry)),
+        children_hidden=0 if has_view else entry.children.hidden + len(entry.children.runs) - len(children),
         parent=run.parent,
         pokes=status.pokes,
         attempt=run.status.attempt,

@@ -108,7 +108,8 @@ async def read_streams(backend: Backend, entry: Entry, status: RunStatus, only: 
 def _has_children(entry: Entry) -> bool:
     """Whether a run has steps or trials, which reading its log updates."""
     spec = entry.run.spec
-    return spec.sweep is not None or spec.own_trials is not None or spec.job_type in PARENT_TYPES
+    is_parent = spec.sweep is not None or spec.driver is not None or spec.job_type in PARENT_TYPES
+    return is_parent or spec.own_trials is not None
 
 
 async def _read_metrics(backend: Backend, run_id: str, entry: Entry) -> bool:

@@ -20,7 +20,7 @@ from jupyter_amltrain.schema.scaling import ScalingSlice
 from jupyter_amltrain.schema.sweep import OwnTrials, Sweep
 from jupyter_amltrain.schema.taken import Taken
 
-__all__ = ["MAX_NAME", "Distribution", "JobSpec", "Resources", "validated"]
+__all__ = ["MAX_NAME", "Distribution", "DriverPlan", "JobSpec", "Resources", "validated"]
 
 #: Maximum length of a name, set by MLflow names, run folders and process titles.
 MAX_NAME = 64
@@ -216,6 +216,24 @@ def _arguments(args: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 EVERY = "*"
 
 
+class DriverPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What the driver of a plug-in works with. A driver is a run without a slot, which submits other runs.
+
+    Attributes
+    ----------
+    kind
+        What it drives, as people call it: ``pipeline``.
+    plan
+        What only its plug-in reads, as JSON.
+    jobs
+        Jobs that it submits, by name. Their code travels with it, as it was at the submit.
+    """
+
+    kind: str
+    plan: dict[str, Any] = {}
+    jobs: dict[str, JobSpec] = {}
+
+
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One job.
 
@@ -356,6 +374,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         machine.
     trial_slots
         Of a driver: number of trials that a target runs at the same time, by its name; absent if unknown.
+    driver
+        Of the driver of a plug-in: what it works with.
     """
 
     name: str
@@ -425,6 +445,12 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     driver_target: str = ""
     trial_slots: dict[str, int] = {}
     continues: str = ""
+    driver: DriverPlan | None = None
+
+    @property
+    def is_driver(self) -> bool:
+        """Whether the job is a driver, which takes no slot and submits other runs."""
+        return self.trial is not None or self.driver is not None
 
     @property
     def code_root(self) -> str:
