@@ -12,6 +12,7 @@ import msgspec
 
 from jupyter_amltrain.errors import CommandError, SpecError
 from jupyter_amltrain.jobs import flag_types
+from jupyter_amltrain.jobs.driver import DRIVER_RESTARTS, PARENT_TAG, driver_script
 from jupyter_amltrain.jobs.params import with_params, with_script
 from jupyter_amltrain.jobs.script import unread_params
 from jupyter_amltrain.jobs.snapshot import TRIAL_FOLDER
@@ -43,20 +44,7 @@ from jupyter_amltrain.schema.sweep import (
 from jupyter_amltrain.schema.sweep_file import sweep_from_yaml
 from jupyter_amltrain.schema.target import TargetInfo
 
-#: Script of a driver; its code is in ``sweeps/driver.py``.
-DRIVER_SCRIPT = """import signal
-
-signal.signal(signal.SIGTERM, lambda *_: None)  # a cancel during the imports: main reads it
-
-from jupyter_amltrain.sweeps.driver import main
-
-main()
-"""
 DRIVER_NAME = "aml_sweep_driver.py"
-#: How often a driver that was killed starts again.
-DRIVER_RESTARTS = 20
-#: MLflow's tag that shows a run below another one.
-PARENT_TAG = "mlflow.parentRunId"
 
 
 #: Trials at the same time, where the line does not say.
@@ -399,7 +387,7 @@ def driver_of(trial: JobSpec, sweep: Sweep, target: str, slots: Mapping[str, int
     """
     return JobSpec(
         name=trial.name,
-        script=DRIVER_SCRIPT,
+        script=driver_script("jupyter_amltrain.sweeps.driver"),
         script_name=DRIVER_NAME,
         params=trial.params,
         out=trial.out,

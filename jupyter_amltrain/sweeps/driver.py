@@ -9,9 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import signal
-import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from jupyter_amltrain.agent.protocol import CANCEL, JOB, MARK
+from jupyter_amltrain.agent.protocol import JOB
 from jupyter_amltrain.errors import (
     AmlTrainError,
     CapacityError,
@@ -34,13 +31,13 @@ from jupyter_amltrain.jobs.launch import FINAL_EXIT_CODE
 from jupyter_amltrain.jobs.snapshot import TRIAL_FOLDER
 from jupyter_amltrain.jobs.sweep import trial_of
 from jupyter_amltrain.kernel.controller import Controller
-from jupyter_amltrain.kernel.session import close, controller
+from jupyter_amltrain.kernel.driver_process import drive, wait_recorded
 from jupyter_amltrain.kernel.target_file import LOCAL
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunHandle, RunState, make_handle, split_handle
 from jupyter_amltrain.schema.sweep import trial_count
 from jupyter_amltrain.sweeps.continued import read_history
-from jupyter_amltrain.sweeps.outputs import return_outputs, silence_reason, wait_recorded
+from jupyter_amltrain.sweeps.outputs import return_outputs, silence_reason
 from jupyter_amltrain.sweeps.results import SweepResults
 from jupyter_amltrain.sweeps.search import Search
 from jupyter_amltrain.sweeps.sweep_journal import (
@@ -136,7 +133,7 @@ class SweepDriver:
 
     def _append(self, op: str, trial: int = -1, **fields: Any) -> Event:
         event = Event(op=op, trial=trial, time=0.0 if op == REPORT else time.time(), **fields)
-        self._journal.append(event)
+        self._journal.add(event)
         return event
 
     # ---- the sweep
@@ -513,30 +510,4 @@ def _end_of(run: Run) -> float | None:
 
 def main() -> None:
     """Drive the sweep of the run that this process is the job of."""
-    run_id = os.environ[MARK].rpartition(":")[0]
-    folder = Path(os.environ["AML_OUTPUT_DIR"]).parent
-    kernel = controller()
-
-    async def create() -> SweepDriver:
-        return SweepDriver(kernel, folder, os.environ)
-
-    driver = kernel.loop.call(create())
-    if split_handle(driver.handle)[1] != run_id:
-        raise SystemExit(f"{folder} is not the folder of {run_id}.")
-
-    def on_sigterm(*_: object) -> None:
-        if (folder / CANCEL).exists():
-            kernel.loop.post(_call(driver.stop))
-        else:  # the machine goes away, or the agent: the trials go on, and the next attempt follows them
-            os._exit(128 + signal.SIGTERM)
-
-    signal.signal(signal.SIGTERM, on_sigterm)
-    if (folder / CANCEL).exists():  # canceled before this handler was there
-        driver.stop()
-    code = kernel.loop.call(driver.run(), None)
-    close()
-    sys.exit(code)
-
-
-async def _call(function: Any) -> None:
-    function()
+    drive(SweepDriver)

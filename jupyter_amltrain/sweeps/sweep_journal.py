@@ -5,16 +5,14 @@ Reports are in it only if a policy decides by them: other values are read again 
 
 from __future__ import annotations
 
-import errno
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from jupyter_amltrain.agent import testing
+from jupyter_amltrain.kernel.journal import Journal
 
 #: File in the driver's run folder.
 FILE = "sweep.jsonl"
@@ -86,49 +84,12 @@ def points_fields(points: Sequence[tuple[int, float]]) -> dict[str, Any]:
     return {"steps": tuple(step for step, _ in points), "values": values}
 
 
-class SweepJournal:
-    """The journal in a folder. A line that was not written whole is dropped when it is opened."""
+class SweepJournal(Journal[Event]):
+    """The journal in a folder."""
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / FILE
-        self._encoder = msgspec.json.Encoder()
-        self._fd = -1
+        super().__init__(folder / FILE, Event, "sweep")
 
-    def open(self) -> list[Event]:
-        """Open it for appending; return what it has. Blocks on the disk."""
-        data = self._path.read_bytes() if self._path.exists() else b""
-        decoder = msgspec.json.Decoder(Event)
-        events: list[Event] = []
-        size = 0
-        for line in data.split(b"\n")[:-1]:
-            try:
-                events.append(decoder.decode(line))
-            except msgspec.DecodeError:  # of a full disk, or a power loss: what follows was not written in order
-                break
-            size += len(line) + 1
-        self._fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
-        if size < len(data):
-            os.truncate(self._path, size)
-        return events
-
-    def append(self, event: Event) -> None:
-        """Write one line; it survives the end of this process at any moment."""
-        testing.hit(f"sweep_before_{event.op}")
-        data = self._encoder.encode(event) + b"\n"
-        end = os.fstat(self._fd).st_size
-        try:
-            written = os.write(self._fd, data)
-        except OSError:
-            written = 0
-        if written < len(data):
-            os.ftruncate(self._fd, end)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
-        if event.op in (ASK, SENT, TELL, ARRAY):
-            os.fsync(self._fd)
-        testing.hit(f"sweep_after_{event.op}")
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+    def add(self, event: Event) -> None:
+        """Write one line."""
+        self.append(event, event.op, lasting=event.op in (ASK, SENT, TELL, ARRAY))
