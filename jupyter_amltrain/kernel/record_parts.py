@@ -1,4 +1,4 @@
-"""Further parts of a record, which guests read from the run's folder. Loop thread only.
+"""Further parts of a record, which guests read from the run's folder, or make from its entry. Loop thread only.
 
 A part is a field of :class:`~jupyter_amltrain.schema.record.RunRecord`, a row of :data:`PARTS`, and a row of `PARTS` in
 ``labextension/src/output/parts.ts``.
@@ -15,6 +15,7 @@ from jupyter_amltrain.backends.base import Backend
 from jupyter_amltrain.inside.lines_part import LinesPart
 from jupyter_amltrain.kernel.shown_files import FileReading
 from jupyter_amltrain.kernel.store import Entry
+from jupyter_amltrain.plugins import parts
 from jupyter_amltrain.schema.record import RunRecord
 from jupyter_amltrain.schema.run import Run
 
@@ -37,6 +38,21 @@ class RecordPart(Protocol):
 
     def shown(self, known: Any) -> msgspec.Struct | None:
         """Return the value of the field, a few kB."""
+
+    def text(self, shown: Any) -> list[str]:
+        """Return lines for the plain text of the record."""
+
+    def html(self, shown: Any) -> str:
+        """Return HTML for readers of the saved notebook."""
+
+
+class EntryPart(Protocol):
+    """A further part of records that the kernel knows without reading more: the part ``record_parts`` of a plug-in."""
+
+    name: str  #: its field of the record
+
+    def of(self, entry: Entry) -> msgspec.Struct | None:
+        """Return the value of the field, a few kB; ``None`` for a run without it."""
 
     def text(self, shown: Any) -> list[str]:
         """Return lines for the plain text of the record."""
@@ -95,7 +111,12 @@ class PartFiles:
 def part_values(entry: Entry) -> dict[str, Any]:
     """Return the parts of a run that are known, by their field of the record."""
     known = {part: entry.parts[part.name].known for part in PARTS if part.name in entry.parts}
-    return {part.name: part.shown(one) for part, one in known.items() if one is not None}
+    read = {part.name: part.shown(one) for part, one in known.items() if one is not None}
+    return {**read, **{part.name: part.of(entry) for part in _entry_parts()}}
+
+
+def _entry_parts() -> tuple[EntryPart, ...]:
+    return parts("record_parts")
 
 
 def parts_text(record: RunRecord) -> list[str]:
@@ -108,5 +129,6 @@ def parts_html(record: RunRecord) -> str:
     return "".join(part.html(shown) for part, shown in _shown(record))
 
 
-def _shown(record: RunRecord) -> list[tuple[RecordPart, Any]]:
-    return [(part, shown) for part in PARTS if (shown := getattr(record, part.name)) is not None]
+def _shown(record: RunRecord) -> list[tuple[RecordPart | EntryPart, Any]]:
+    every: tuple[RecordPart | EntryPart, ...] = (*PARTS, *_entry_parts())
+    return [(part, shown) for part in every if (shown := getattr(record, part.name)) is not None]

@@ -54,6 +54,8 @@ class ChildRun(msgspec.Struct, frozen=True, kw_only=True):
         Handle of the run of a trial, where trials are runs of their own.
     early
         Whether the sweep's policy stopped the trial; `detail` says why.
+    reused
+        Whether the step did not run, because the result of the run `handle` is used.
     steps, values
         Curve of the metric, at most :data:`MAX_CURVE_POINTS`; ``None`` for NaN and infinite values.
     """
@@ -74,6 +76,7 @@ class ChildRun(msgspec.Struct, frozen=True, kw_only=True):
     params: dict[str, Any] = {}
     handle: str = ""
     early: bool = False
+    reused: bool = False
     steps: tuple[int, ...] = ()
     values: tuple[float | None, ...] = ()
 

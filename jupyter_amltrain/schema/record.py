@@ -14,6 +14,7 @@ from jupyter_amltrain.schema.chart import ChartSet
 from jupyter_amltrain.schema.child_run import ChildRun
 from jupyter_amltrain.schema.failure import FrameTable
 from jupyter_amltrain.schema.run import Phase, Poke, RunLink
+from jupyter_amltrain.schema.run_graph import RunGraph
 from jupyter_amltrain.schema.run_lines import RunLines
 from jupyter_amltrain.schema.scaling import Measurement
 from jupyter_amltrain.schema.sweep_board import SweepBoard
@@ -371,5 +372,6 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     displays: tuple[RunDisplay, ...] = ()  #: the newest, in the order of the log
     displays_hidden: int = 0  #: earlier ones, whose text the log has
     lines: RunLines | None = None  #: of a run that was submitted with ``--lines``
+    graph: RunGraph | None = None  #: of a pipeline with a driver: its steps and what they take of each other
     charts: ChartSet = ChartSet()
     tables: tuple[Table, ...] = ()

@@ -431,6 +431,7 @@ export interface IRunRecord {
   displays: IRunDisplay[];
   displays_hidden: number;
   lines: IRunLines | null;
+  graph: IRunGraph | null;
   charts: IChartSet;
   tables: ITable[];
 }
@@ -661,6 +662,7 @@ export interface IChildRun {
   params: Record<string, unknown>;
   handle: string;
   early: boolean;
+  reused: boolean;
   steps: number[];
   values: (number | null)[];
 }
@@ -713,6 +715,18 @@ export interface ISweepBoard {
   counts_text: string;
   best_text: string;
   goal_text: string;
+}
+
+export interface IRunGraph {
+  width: number;
+  height: number;
+  box_width: number;
+  box_height: number;
+  nodes: IGraphNode[];
+  edges: IGraphEdge[];
+  lines: string[];
+  sentence: string;
+  message: string;
 }
 
 export interface IChartSet {
@@ -814,6 +828,24 @@ export interface ITrialAxis {
   categories: unknown[];
 }
 
+export interface IGraphNode {
+  title: string;
+  x: number;
+  y: number;
+  text: string;
+  hint: string;
+  state: string;
+  reused: boolean;
+  critical: boolean;
+  handle: string;
+}
+
+export interface IGraphEdge {
+  path: string;
+  hint: string;
+  critical: boolean;
+}
+
 export interface IChart {
   key: string;
   title: string;
@@ -868,7 +900,7 @@ export interface ILevel {
 
 /** Type and default of the fields of what a notebook saves; see `complete`. */
 export const SHAPES: Readonly<Record<string, Readonly<Record<string, string>>>> = {
-  IRunRecord: { schema: 'number=1', handle: 'string', run_id: 'string', name: 'string', target: 'string', experiment: 'string', state: 'string', detail: 'string', reason: 'string | null', exit_code: 'number | null', done: 'boolean', cancel_requested: 'boolean', reachable: 'boolean=true', created: 'number', seen_at: 'number', phases: 'IPhase[]', params: 'Record<string, unknown>', tags: 'Record<string, string>', metrics: 'Record<string, IMetricSeries>', metrics_hidden: 'number', telemetry: 'ITelemetrySeries', gpu: 'IGpuTelemetry | null', truth: 'IGpuTruth | null', summary: 'Record<string, unknown>', kind: 'string="run"', view: 'string="run"', window: 'number=600.0', log: 'ILogTail', outputs: 'Record<string, unknown>', models: 'string[]', error: 'string | null', excerpt: 'ICodeExcerpt | null', frames: 'IFrameTable[]', tracking: 'Record<string, string>', source_sha256: 'string', notes: 'string[]', taken: 'ITaken', doors: 'IRunLink[]', children: 'IChildRun[]', children_hidden: 'number', parent: 'string', pokes: 'IPoke[]', attempt: 'number=1', scaling: 'IMeasurement | null', sweep: 'ISweepBoard | null', pictures: 'IRunPicture[]', pictures_hidden: 'number', displays: 'IRunDisplay[]', displays_hidden: 'number', lines: 'IRunLines | null', charts: 'IChartSet', tables: 'ITable[]' },
+  IRunRecord: { schema: 'number=1', handle: 'string', run_id: 'string', name: 'string', target: 'string', experiment: 'string', state: 'string', detail: 'string', reason: 'string | null', exit_code: 'number | null', done: 'boolean', cancel_requested: 'boolean', reachable: 'boolean=true', created: 'number', seen_at: 'number', phases: 'IPhase[]', params: 'Record<string, unknown>', tags: 'Record<string, string>', metrics: 'Record<string, IMetricSeries>', metrics_hidden: 'number', telemetry: 'ITelemetrySeries', gpu: 'IGpuTelemetry | null', truth: 'IGpuTruth | null', summary: 'Record<string, unknown>', kind: 'string="run"', view: 'string="run"', window: 'number=600.0', log: 'ILogTail', outputs: 'Record<string, unknown>', models: 'string[]', error: 'string | null', excerpt: 'ICodeExcerpt | null', frames: 'IFrameTable[]', tracking: 'Record<string, string>', source_sha256: 'string', notes: 'string[]', taken: 'ITaken', doors: 'IRunLink[]', children: 'IChildRun[]', children_hidden: 'number', parent: 'string', pokes: 'IPoke[]', attempt: 'number=1', scaling: 'IMeasurement | null', sweep: 'ISweepBoard | null', pictures: 'IRunPicture[]', pictures_hidden: 'number', displays: 'IRunDisplay[]', displays_hidden: 'number', lines: 'IRunLines | null', graph: 'IRunGraph | null', charts: 'IChartSet', tables: 'ITable[]' },
   IRunGroup: { schema: 'number=1', handles: 'string[]', rows: 'IGroupRow[]', hidden: 'number', columns: 'IGroupColumn[]', same: 'Record<string, unknown>', curve: 'string', verdict: 'string[]', done: 'boolean', seen_at: 'number' },
   IPhase: { name: 'string', start: 'number', end: 'number | null', seconds: 'number | null' },
   IMetricSeries: { step: 'number[]', value: '(number | null)[]', seconds: 'number[]', last: 'number | string | null', n: 'number', rank: 'number', source: 'string' },
@@ -880,13 +912,14 @@ export const SHAPES: Readonly<Record<string, Readonly<Record<string, string>>>> 
   IFrameTable: { title: 'string', code: 'string', named: 'number', folded: 'boolean', table: 'ITable' },
   ITaken: { line: 'string', items: 'string[]' },
   IRunLink: { kind: 'string', title: 'string', url: 'string', hint: 'string' },
-  IChildRun: { id: 'string', name: 'string', kind: 'string="step"', state: 'string', detail: 'string', metric: 'string', value: 'number | null', best: 'boolean', created: 'number | null', started: 'number | null', ended: 'number | null', url: 'string', number: 'number | null', params: 'Record<string, unknown>', handle: 'string', early: 'boolean', steps: 'number[]', values: '(number | null)[]' },
+  IChildRun: { id: 'string', name: 'string', kind: 'string="step"', state: 'string', detail: 'string', metric: 'string', value: 'number | null', best: 'boolean', created: 'number | null', started: 'number | null', ended: 'number | null', url: 'string', number: 'number | null', params: 'Record<string, unknown>', handle: 'string', early: 'boolean', reused: 'boolean', steps: 'number[]', values: '(number | null)[]' },
   IPoke: { time: 'number', who: 'string', rank: 'number', step: 'number | null', text: 'string', error: 'string' },
   IMeasurement: { slice: 'IScalingSlice', rate: 'number | null', counted: 'string', metric: 'string', error: 'number', points: 'number', whole: 'boolean', problem: 'string="none"' },
   ISweepBoard: { metric: 'string', goal: 'string', sampler: 'string', policy: 'string', space: 'Record<string, string>', max_trials: 'number | null', max_concurrent: 'number=1', own: 'boolean', number: 'number[]', state: 'string[]', value: '(number | null)[]', seconds: '(number | null)[]', handle: 'string[]', params: 'Record<string, unknown[]>', nulls: 'Record<string, number[]>', early: 'number[]', reason: 'Record<string, string>', curves: 'ITrialCurve[]', best: 'number | null', importance: 'Record<string, number>', hidden: 'number', message: 'string', axes: 'ITrialAxis[]', levels: 'number[]', counts_text: 'string', best_text: 'string', goal_text: 'string' },
   IRunPicture: { path: 'string', name: 'string', kind: 'string="artifact"', width: 'number', height: 'number', bytes: 'number', time: 'number', title: 'string', thumbnail: 'string' },
   IRunDisplay: { number: 'number', version: 'number', line: 'number=-1', blocks: 'number[][]', data: 'Record<string, unknown>', sizes: 'Record<string, Record<string, number>>', partial: 'boolean', picture: 'string', title: 'string' },
   IRunLines: { sentence: 'string', span: 'string', table: 'ITable', marks: 'ILineMark[]' },
+  IRunGraph: { width: 'number', height: 'number', box_width: 'number', box_height: 'number', nodes: 'IGraphNode[]', edges: 'IGraphEdge[]', lines: 'string[]', sentence: 'string', message: 'string' },
   IChartSet: { charts: 'IChart[]', gpus: 'ILegendEntry[]', gpus_text: 'string', start: 'number', time: 'IAxis | null', phases: 'IPhaseShade[]', marks: 'IChartMark[]' },
   ITable: { key: 'string', columns: 'IColumn[]', rows: 'string[][]', more: 'number' },
   IGroupRow: { handle: 'string', name: 'string', state: 'string', reason: 'string', error: 'string', reachable: 'boolean=true', cancel_requested: 'boolean', created: 'number', started: 'number | null', ended: 'number | null', values: 'string[]', best: 'number[]', curve: 'number[]' },
@@ -899,6 +932,8 @@ export const SHAPES: Readonly<Record<string, Readonly<Record<string, string>>>> 
   ITrialCurve: { trial: 'number', step: 'number[]', value: '(number | null)[]' },
   ITrialAxis: { name: 'string', title: 'string', kind: 'string="linear"', low: 'number', high: 'number=1.0', ticks: 'number[]', labels: 'string[]', categories: 'unknown[]' },
   ILineMark: { line: 'number', share: 'number', total: 'number', work: 'number', row: 'number' },
+  IGraphNode: { title: 'string', x: 'number', y: 'number', text: 'string', hint: 'string', state: 'string', reused: 'boolean', critical: 'boolean', handle: 'string' },
+  IGraphEdge: { path: 'string', hint: 'string', critical: 'boolean' },
   IChart: { key: 'string', title: 'string', note: 'string', value: 'string', whole: 'string', unit: 'string', x: '(string | number)[]', steps: 'IAxis | null', y: 'IAxis | null', series: 'IChartSeries[]', band: '(string | number)[]', levels: 'ILevel[]', height: 'number=132' },
   ILegendEntry: { label: 'string', help: 'string' },
   IAxis: { min: 'number', max: 'number', ticks: 'number[]', labels: 'string[]' },
