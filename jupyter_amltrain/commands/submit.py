@@ -110,16 +110,18 @@ def job_flags(parser: Parser, without: Collection[str] = ()) -> None:
         )
 
 
-def notebook_flags(parser: Parser) -> None:
-    """Add the flags that send something of the notebook."""
-    parser.flag(
-        "--in",
-        dest="in_names",
-        metavar="NAME",
-        type=flag_types.names,
-        repeated=True,
-        help="assign this variable of the notebook before the first line: data, arrays, frames, tensors, estimators",
-    )
+def notebook_flags(parser: Parser, *, values: bool = True) -> None:
+    """Add the flags that send something of the notebook, with `values` also ``--in``."""
+    if values:
+        parser.flag(
+            "--in",
+            dest="in_names",
+            metavar="NAME",
+            type=flag_types.names,
+            repeated=True,
+            help="assign this variable of the notebook before the first line: data, arrays, frames, tensors,"
+            " estimators",
+        )
     parser.flag(
         "--with",
         dest="with_names",

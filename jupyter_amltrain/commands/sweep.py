@@ -62,32 +62,15 @@ def _flags(parser: Parser) -> None:
         help="search K: choice, randint, uniform, quniform, loguniform, qloguniform, normal, qnormal, lognormal,"
         " qlognormal; any other value is fixed",
     )  # fmt: skip
-    parser.flag("--goal", metavar="GOAL", type=parse_goal, samples=("'maximize accuracy'", "'minimize loss'"),
-                help="the primary metric, which each trial logs to MLflow or returns with --out")  # fmt: skip
+    search_flags(parser)
     parser.flag("--config", metavar="FILE", samples=("hd.yml",),
                 help="a YAML file with the search: keys of a sweep file of az ml, or of an hdconfig (v1); flags of the"
                 " line take precedence")  # fmt: skip
     parser.flag("--continue", dest="continued", metavar="RUN", field="continues",
                 help="go on with the search of this sweep, or of last: its space and code where the line has no other;"
                 " the sampler learns from its trials")  # fmt: skip
-    parser.flag("--sampler", metavar="|".join(SAMPLERS), type=flag_types.OneOf(**dict.fromkeys(SAMPLERS, "")),
-                offers=SAMPLERS, help="how values are chosen; default random")  # fmt: skip
-    parser.flag("--seed", metavar="N", type=flag_types.count, help="the same seed proposes the same trials")
-    parser.flag("--policy", metavar="POLICY", type=_policy, dest="policy",
-                samples=("'bandit(slack_factor=0.1,evaluation_interval=1,delay_evaluation=5)'", "median_stopping",
-                         "'truncation_selection(20)'"),
-                help="stops trials that fall behind: bandit, median_stopping, truncation_selection or none"
-                " (default)")  # fmt: skip
-    parser.flag("--max-trials", metavar="N", type=flag_types.count, samples=("20",),
-                help="number of trials; default 20, with --sampler grid every point")  # fmt: skip
-    parser.flag("--max-concurrent", metavar="N", type=flag_types.count, samples=("4",),
-                help="trials at the same time; default 4")  # fmt: skip
     parser.flag("--trials-per-gpu", metavar="N", type=flag_types.trials_per_gpu, samples=("4",),
                 help="trials that share one GPU: the same as --gpus 1/N with --max-concurrent N")  # fmt: skip
-    parser.flag("--max-duration", metavar="TIME", type=flag_types.duration, samples=("1h",),
-                help="end the sweep after this time")  # fmt: skip
-    parser.flag("--trial-timeout", metavar="TIME", type=flag_types.duration, samples=("10m",),
-                help="stop a trial after this time")  # fmt: skip
     parser.flag(
         "--target", metavar="NAME,...",
         help="where the trials run, or several targets with commas; default the target in use",
@@ -107,6 +90,28 @@ def _flags(parser: Parser) -> None:
         parser.flag("--as", dest="as_name", metavar="NAME", type=flag_types.variable, help="assign the sweep to NAME")
     else:
         parser.flag("--json", action="store_true", help="print JSON")
+
+
+def search_flags(parser: Parser) -> None:
+    """Add the flags of a search."""
+    parser.flag("--goal", metavar="GOAL", type=parse_goal, samples=("'maximize accuracy'", "'minimize loss'"),
+                help="the primary metric, which each trial logs to MLflow or returns with --out")  # fmt: skip
+    parser.flag("--sampler", metavar="|".join(SAMPLERS), type=flag_types.OneOf(**dict.fromkeys(SAMPLERS, "")),
+                offers=SAMPLERS, help="how values are chosen; default random")  # fmt: skip
+    parser.flag("--seed", metavar="N", type=flag_types.count, help="the same seed proposes the same trials")
+    parser.flag("--policy", metavar="POLICY", type=_policy, dest="policy",
+                samples=("'bandit(slack_factor=0.1,evaluation_interval=1,delay_evaluation=5)'", "median_stopping",
+                         "'truncation_selection(20)'"),
+                help="stops trials that fall behind: bandit, median_stopping, truncation_selection or none"
+                " (default)")  # fmt: skip
+    parser.flag("--max-trials", metavar="N", type=flag_types.count, samples=("20",),
+                help="number of trials; default 20, with --sampler grid every point")  # fmt: skip
+    parser.flag("--max-concurrent", metavar="N", type=flag_types.count, samples=("4",),
+                help="trials at the same time; default 4")  # fmt: skip
+    parser.flag("--max-duration", metavar="TIME", type=flag_types.duration, samples=("1h",),
+                help="end the sweep after this time")  # fmt: skip
+    parser.flag("--trial-timeout", metavar="TIME", type=flag_types.duration, samples=("10m",),
+                help="stop a trial after this time")  # fmt: skip
 
 
 #: Fields of a job, besides its resources, that a sweep may change which continues another one without code.
