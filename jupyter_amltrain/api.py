@@ -534,14 +534,14 @@ def submit(
     """
     plan = plan_of(scaling, scaling_time, scaling_steps)
     keep = keep_for(is_local(target))
-    spec = _job_of(script, args, {**fields, "secrets": secrets}, keep)
+    spec = job_of(script, args, {**fields, "secrets": secrets}, keep)
     if plan is not None:
         return submit_scaling(spec, plan, target=target, secrets=dict(secrets or {}))
     # The calling script may end after this call, so wait until the target has accepted the job.
     return submit_spec(spec, target=target, secrets=dict(secrets or {})).accepted()
 
 
-def _job_of(
+def job_of(
     script: str | os.PathLike[str], args: Iterable[str], keywords: Mapping[str, Any], keep: Keep = Keep.NOTHING
 ) -> JobSpec:
     """Return the job of a ``.py`` file or of code, from the keywords of :func:`submit`."""
@@ -671,8 +671,8 @@ def sweep(
         )
     search, fixed = search_of(params or {}, goal=goal, sampler=sampler or "random", **settings)
     # The code is checked with one point of the space.
-    trial = _job_of(script, args, {**fields, "params": {**fixed, **sample_point(search)}, "secrets": secrets})
-    spec = _job_of(script, args, {**fields, "params": fixed, "secrets": secrets})
+    trial = job_of(script, args, {**fields, "params": {**fixed, **sample_point(search)}, "secrets": secrets})
+    spec = job_of(script, args, {**fields, "params": fixed, "secrets": secrets})
     spec = msgspec.structs.replace(spec, forms=trial.forms, driver_target=driver)
     if not allow_unused:
         check_used(spec, search)

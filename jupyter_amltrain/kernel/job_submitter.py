@@ -23,6 +23,7 @@ from jupyter_amltrain.kernel.submit_queue import SubmitQueue, plan_of
 from jupyter_amltrain.kernel.target_file import LOCAL, TargetFile
 from jupyter_amltrain.kernel.target_status import TargetStatusCache
 from jupyter_amltrain.loop import LoopThread
+from jupyter_amltrain.plugins import parts
 from jupyter_amltrain.schema.job import JobSpec, validated
 from jupyter_amltrain.schema.run import RunHandle
 from jupyter_amltrain.schema.sweep import Sweep
@@ -55,14 +56,19 @@ class JobSubmitter:
         queue: SubmitQueue,
         scaling: ScalingDriver,
     ) -> None:
-        self._loop, self._targets, self._status, self._backend = loop, targets, status, backend
+        self.loop, self._targets, self._status, self.backend = loop, targets, status, backend
         self._names, self._submit_queue, self._scaling = names, queue, scaling
 
     async def prepare(self, spec: JobSpec, target: str | None) -> tuple[str, JobSpec]:
-        """Check `spec` and resolve its target. Sends nothing."""
-        name = await self._target_name(target)
-        backend = self._backend(name)
-        return name, await self._loop.offload(self._completed, validated(spec), backend)
+        """Check `spec` and resolve its target; a driver of a plug-in may run it. Sends nothing."""
+        name = await self.target_name(target)
+        if spec.job_type:
+            for drive in parts("job_drivers"):
+                if (driver := await drive(self, spec, name)) is not None:
+                    name, spec = LOCAL.name, driver
+                    break
+        backend = self.backend(name)
+        return name, await self.loop.offload(self._completed, validated(spec), backend)
 
     def _completed(self, spec: JobSpec, backend: Backend) -> JobSpec:
         """Return the job as its target runs it. Blocks on the disk, without network calls.
@@ -84,20 +90,20 @@ class JobSubmitter:
             spec = msgspec.structs.replace(spec, notes=tuple(dict.fromkeys((*spec.notes, *consent))))
         return spec
 
-    async def _target_name(self, target: str | None) -> str:
+    async def target_name(self, target: str | None) -> str:
         """Return the target's name, or that of the target in use."""
-        self._loop.check()
+        self.loop.check()
         if not target:
             await self._status.refresh()  # another kernel may have changed the current target
         name = target or self._status.current
-        await self._loop.offload(self._targets.get, name)  # raises for a removed target, whose runs can only be read
+        await self.loop.offload(self._targets.get, name)  # raises for a removed target, whose runs can only be read
         return name
 
     async def plan(self, spec: JobSpec, target: str | None = None) -> LaunchPlan:
         """Return the exact request that a submit would send. Sends nothing."""
         name, spec = await self.prepare(spec, target)
-        backend = self._backend(name)
-        plan = await plan_of(self._loop, spec, backend, new_run_id(spec.name))
+        backend = self.backend(name)
+        plan = await plan_of(self.loop, spec, backend, new_run_id(spec.name))
         named = backend.environments
         described = None
         if isinstance(named, NamedEnvironments):
@@ -125,7 +131,7 @@ class JobSubmitter:
             again.
         """
         name, spec = await self.prepare(spec, target)
-        return self._submit_queue.begin(self._backend(name), spec, dict(environ or {}), dict(secrets or {}), run_id)
+        return self._submit_queue.begin(self.backend(name), spec, dict(environ or {}), dict(secrets or {}), run_id)
 
     async def sweep_job(
         self, spec: JobSpec, sweep: Sweep, target: str | None = None, *, strict: bool = True
@@ -141,15 +147,15 @@ class JobSubmitter:
         """
         if spec.job_type == "sweep":
             if "," not in (target or ""):
-                name = await self._target_name(target)
-                if self._backend(name).sweeps is not None:
+                name = await self.target_name(target)
+                if self.backend(name).sweeps is not None:
                     return await self.prepare(spec, name)
-            spec, sweep = await self._loop.offload(of_file, spec)
+            spec, sweep = await self.loop.offload(of_file, spec)
             strict = False  # the number of the file is for a service
         given = [name.strip() for name in (target or "").split(",")]
         names = list(dict.fromkeys(filter(None, given))) or [""]
         prepared = [await self.prepare(spec, name) for name in names]
-        backends = [self._backend(name) for name, _ in prepared]
+        backends = [self.backend(name) for name, _ in prepared]
         native = next((backend for backend in backends if backend.sweeps is not None), None)
         if native is not None and len(backends) > 1:
             raise SpecError(
@@ -159,7 +165,7 @@ class JobSubmitter:
                 field="target",
             )
         if native is not None and native.sweeps is not None:
-            sweep = await self._loop.offload(native.sweeps.complete, sweep)
+            sweep = await self.loop.offload(native.sweeps.complete, sweep)
         name, trial = prepared[0]
         trial = trial if len(names) == 1 else validated(spec)  # the driver completes it for each target
         check_trial(trial, sweep)
@@ -189,8 +195,8 @@ class JobSubmitter:
 
     async def _driver_target(self, spec: JobSpec) -> str:
         """Return the target that runs the driver of a sweep."""
-        name = await self._target_name(spec.driver_target or LOCAL.name)
-        if not self._backend(name).files.are_local:
+        name = await self.target_name(spec.driver_target or LOCAL.name)
+        if not self.backend(name).files.are_local:
             raise SpecError(
                 f"--driver {name}: a driver needs the state folder of this computer, which {name!r} does not have.",
                 hint="Leave it out: the driver runs on this computer, and goes on when it was asleep.",
@@ -217,7 +223,7 @@ class JobSubmitter:
     ) -> RunHandle:
         """Check a sweep and return the handle of its run; a background task submits it."""
         name, job = await self.sweep_job(spec, sweep, target, strict=strict)
-        return self._submit_queue.begin(self._backend(name), job, dict(environ or {}), dict(secrets or {}))
+        return self._submit_queue.begin(self.backend(name), job, dict(environ or {}), dict(secrets or {}))
 
     async def slices(self, spec: JobSpec, plan: ScalingPlan, target: str | None) -> tuple[str, tuple[JobSpec, ...]]:
         """Check a measurement and return its target and the job of each width. Sends nothing."""
@@ -241,11 +247,11 @@ class JobSubmitter:
     ) -> tuple[RunHandle, ...]:
         """Measure a job at several widths; returns the handles of their runs, of which the first starts now."""
         name, jobs = await self.slices(spec, plan, target)
-        return self._scaling.begin(self._backend(name), jobs, dict(environ or {}), dict(secrets or {}))
+        return self._scaling.begin(self.backend(name), jobs, dict(environ or {}), dict(secrets or {}))
 
     async def _machine(self, name: str, spec: JobSpec) -> MeasuredMachine:
         """Return what a measurement of a job must know of a target; unknown fields are ``None``."""
-        status, backend = self._status, self._backend(name)
+        status, backend = self._status, self.backend(name)
 
         async def read() -> None:
             if isinstance(backend, Provisioner):
@@ -262,7 +268,7 @@ class JobSubmitter:
 
     async def run_price(self, name: str, spec: JobSpec) -> RunPrice | None:
         """Return the price of the machines of a run; ``None`` if nothing is charged or it is unknown."""
-        status, backend = self._status, self._backend(name)
+        status, backend = self._status, self.backend(name)
         if not isinstance(backend, Provisioner):
             return None
         target = status.get(name)
