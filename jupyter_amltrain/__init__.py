@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-_API = ("TrackedRun", "attach", "compute", "current_target", "monitor", "runs", "submit", "sweep", "targets", "use")
+_API = ("TrackedRun", "attach", "compute", "current_target", "monitor", "pipeline", "runs",
+        "step", "submit", "sweep", "targets", "use")  # fmt: skip
 
 __all__ = [*_API, "errors", "load_ipython_extension", "unload_ipython_extension"]
 

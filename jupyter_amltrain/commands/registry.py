@@ -231,6 +231,8 @@ NOUNS: Mapping[str, Noun] = {
         Noun("submit", "Run this cell (or a script) as a supervised, tracked run, and return at once.", True),
         Noun("sweep", "Search values of parameters with many runs of a cell or script, on any target.", True),
         Noun("automl", "Search the best model for a column of a table, as one run, here or over SSH.", of_plugins=True),
+        Noun("step", "Make this cell (or a script) a step of pipelines.", True, False, of_plugins=True),
+        Noun("pipeline", "Run steps in the order of their data, and only those that have changed.", of_plugins=True),
         Noun("cell", "Run this cell here as usual, and name it, so that --with NAME sends it with a job.", True, False),
         Noun("runs", "List, follow, attach and cancel runs, from any notebook."),
         Noun("compute", "List, check, choose, create and delete compute targets."),
