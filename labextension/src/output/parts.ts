@@ -3,6 +3,7 @@
 import type { CodeEditor } from '@jupyterlab/codeeditor';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { LinesView } from '../inside/linesView';
+import { GraphView } from '../pipelines/graphView';
 import type { IOperations, IRunRecord } from '../protocol';
 
 /** What a part can use of the page. */
@@ -23,5 +24,6 @@ export interface IRecordPart {
 }
 
 export const PARTS: readonly ((trans: TranslationBundle, host: IPartHost) => IRecordPart)[] = [
+  trans => new GraphView(trans),
   (trans, host) => new LinesView(trans, host)
 ];
