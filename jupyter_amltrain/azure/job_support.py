@@ -77,10 +77,11 @@ def unsupported_reason(kind: str, what: str) -> str | None:
 def unsupported_type_reason(kind: str, job_type: str) -> str | None:
     """As :func:`unsupported_reason`, for the ``type`` of an ``az ml`` file (:mod:`jupyter_amltrain.schema.az_yaml`).
 
-    A machine with our agent runs ``command`` only, whatever Azure's documentation says about a local computer.
+    A machine with our agent runs ``command``, and the steps of a ``pipeline``, whatever Azure's documentation says
+    about a local computer.
     """
     what = job_type if job_type in WHAT else "pipeline"  # import: a step that the service carries out
-    if job_type == "command" or kind != "local":
+    if job_type in ("command", "pipeline") or kind != "local":
         return unsupported_reason(kind, what)
     columns, words = row("local"), WHAT[what][1] if job_type in WHAT else f"a job of type: {job_type}"
     instead = "Run the sweep with: %aml_sweep FILE" if what == "sweep" else _INSTEAD.get(what) or _CLUSTER

@@ -162,9 +162,13 @@ EXAMPLES: dict[str, Example] = {
 
 _SERVICE, _WORKSPACE = "needs a service", "its data is in a workspace"
 _WEB = "needs the web"
+_PIPELINES = (
+    *("", "-abc", "-io", "-settings", "-default-artifacts", "-customize-output-file", "-customize-output-folder"),
+)
 _HELLO = (
     *("hello-code", "hello-mlflow", "hello-world", "hello-world-env-var", "hello-world-input", "hello-world-org"),
     *("hello-world-output", "hello-world-output-data"),
+    *(f"hello-pipeline{name}{more}" for name in _PIPELINES for more in ("", "-serverless")),
 )
 #: Examples that run on this machine unchanged.
 ON_THIS_MACHINE = tuple(f"{_BASICS}/{name}.yml" for name in _HELLO)
@@ -189,6 +193,7 @@ NOT_ON_THIS_MACHINE: dict[str, str] = {
     f"{_BASICS}/hello-interactive.yml": "opens services of a node",
     f"{_BASICS}/hello-model-as-input.yml": "its model is not in the copy",
     f"{_BASICS}/hello-model-as-output.yml": "its model is not in the copy",
+    "cli/jobs/pipelines/cifar-10/pipeline.yml": _LEFT_OUT,
     "cli/jobs/deepspeed/deepspeed-autotuning/job.yml": "not a job",
     "cli/jobs/deepspeed/deepspeed-training/job.yml": _LEFT_OUT,
     f"{_ONE}/tensorflow/mnist/job.yml": _LEFT_OUT,
@@ -230,7 +235,8 @@ def table() -> str:
         "(`tests/azure/test_official_examples.py`, which also checks this table; `python -m",
         "tests.azure.official_examples` writes it).",
         "",
-        "On this machine and over SSH a file of `type: command` runs as it is, unless the last column says why not",
+        "On this machine and over SSH files of `type: command` and `type: pipeline` run as they are, unless the last",
+        "column says why not",
         "(`tests/test_official_examples_here.py` submits each).",
         "",
         "| file | sandbox | replaced there | why | this machine |",
