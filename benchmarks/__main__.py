@@ -32,6 +32,7 @@ for name in (
     "environments",
     "sweeps",
     "automl",
+    "pipelines",
     "snapshot",
     "results",
     "closure",
