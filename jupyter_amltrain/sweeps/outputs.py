@@ -1,24 +1,20 @@
-"""What a sweep takes from its trials when it ends: the values of the best one, and the records of MLflow."""
+"""What a sweep takes from its trials when it ends: the values of the best one."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from jupyter_amltrain.agent.protocol import OUTPUTS
 from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.kernel.controller import Controller
-from jupyter_amltrain.schema.run import RunHandle, split_handle
+from jupyter_amltrain.schema.run import split_handle
 from jupyter_amltrain.state_dir import write_json
 from jupyter_amltrain.sweeps.trial import Best, Trial
 
 #: File with the best trial, besides the values of ``--out``.
 BEST = "best-trial.json"
-#: Seconds in which MLflow's records of the trials can be written before the driver ends.
-RECORD_TIMEOUT_S = 60.0
 
 
 async def silence_reason(kernel: Controller, trial: Trial, metric: str) -> str:
@@ -47,13 +43,3 @@ async def return_outputs(kernel: Controller, folder: Path, names: Sequence[str],
             (folder / OUTPUTS / f"{name}.json").write_bytes(data)
     found = {"run": best.handle, "params": best.params, "metric": metric, "value": best.value}
     write_json(folder / OUTPUTS / BEST, found)
-
-
-async def wait_recorded(kernel: Controller, handles: Sequence[RunHandle]) -> None:
-    """Wait until MLflow has the records of trials that this process has followed."""
-    deadline = time.monotonic() + RECORD_TIMEOUT_S
-    while time.monotonic() < deadline:
-        entries = [entry for handle in handles if (entry := kernel.store.get(handle)) is not None]
-        if not any(entry.run.tracking == "pending" and entry.run.project for entry in entries):
-            return
-        await asyncio.sleep(0.1)
