@@ -182,8 +182,8 @@ COMMANDS = (
         examples=Examples(
             (
                 "%aml_automl --data df --target-column survived --max-minutes 5",
-                "%aml_automl --data df --target-column price --task regression --metric mae --max-trials 50 --explain",
-                "%aml_automl --data sales.csv --target-column sold --task forecasting --time-column day --horizon 14",
+                "%aml_automl --data df --target-column price --metric mae --max-trials 50 --explain",
+                "%aml_automl --data sales.csv --target-column sold --time-column day --horizon 14",
                 "%aml_automl --data df --target-column churn --target gpubox --register churn --wait",
             ),
             ("amltrain automl --data table.csv --target-column y --max-minutes 5 --wait",),
