@@ -80,7 +80,8 @@ def record_of(entry: Entry) -> RunRecord:
     """Return the current record of a run."""
     run, status = entry.run, entry.run.status
     tail, hidden, places = entry.shown_log.end()
-    has_view = run.spec.sweep is not None or run.spec.driver is not None  # of its children
+    spec = run.spec
+    has_view = spec.sweep is not None or spec.driver is not None or spec.own_trials is not None  # of its children
     if entry.shown_log is not entry.log:  # the log of another process has none of the marks
         places = above_all_lines(entry.log.end().places)
     files = shown_files(entry.displays, entry.pictures, places)
