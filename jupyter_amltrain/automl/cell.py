@@ -12,7 +12,7 @@ import msgspec
 from jupyter_amltrain.automl.job import table as tables
 from jupyter_amltrain.automl.job.errors import UnusableData
 from jupyter_amltrain.automl.job.metrics import FORECASTING
-from jupyter_amltrain.automl.options import Search, checked
+from jupyter_amltrain.automl.options import SearchOptions, checked
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.jobs import closure, script
 from jupyter_amltrain.jobs.closure import Notebook
@@ -36,7 +36,7 @@ def modules() -> dict[str, str]:
     return {f"{PACKAGE}/{file.name.removesuffix('.py')}": file.read_text(encoding="utf-8") for file in files}
 
 
-def text_of(search: Search, data: str, test: str = "") -> str:
+def text_of(search: SearchOptions, data: str, test: str = "") -> str:
     """Return the text of the cell.
 
     Parameters
@@ -52,7 +52,7 @@ def text_of(search: Search, data: str, test: str = "") -> str:
 
 
 def job_of(
-    search: Search,
+    search: SearchOptions,
     fields: Mapping[str, Any],
     *,
     folder: str,
@@ -99,7 +99,7 @@ def job_of(
     return validated(JobSpec(**{**fields, **job, "notes": notes, "inputs": inputs, "env": env}))
 
 
-def with_task(search: Search, data: Any, test: Any = None) -> tuple[Search, tuple[str, ...]]:
+def with_task(search: SearchOptions, data: Any, test: Any = None) -> tuple[SearchOptions, tuple[str, ...]]:
     """Return a checked search for a table that is at hand, and notes on what was guessed.
 
     Raises

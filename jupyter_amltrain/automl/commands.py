@@ -11,7 +11,7 @@ from jupyter_amltrain.automl.cell import is_table, with_task
 from jupyter_amltrain.automl.data import input_of_path, readable
 from jupyter_amltrain.automl.functions import search_job
 from jupyter_amltrain.automl.job.metrics import METRICS, TASKS
-from jupyter_amltrain.automl.options import ENGINES, LEARNERS, Search, check_engine, checked
+from jupyter_amltrain.automl.options import ENGINES, LEARNERS, SearchOptions, check_engine, checked
 from jupyter_amltrain.commands.parser import Parser
 from jupyter_amltrain.commands.registry import Command, Context, Defaults, Examples, Result
 from jupyter_amltrain.commands.submit import SubmitRequest, job_flags, plan_text, send, submission_of
@@ -98,7 +98,7 @@ def _submission(args: argparse.Namespace, context: Context) -> SubmitRequest:
                 code="automl.missing",
                 field=flag.lstrip("-").replace("-", "_"),
             )
-    search = Search(
+    search = SearchOptions(
         target=args.target_column, task=args.task, metric=args.goal_metric, max_minutes=args.max_minutes,
         max_trials=args.max_trials, patience=args.early_stop, seed=args.seed, learners=tuple(args.learners),
         test_share=args.test_share, time=args.time_column, series=tuple(args.series), horizon=args.horizon,
@@ -144,8 +144,8 @@ def _check_tables(
 
 
 def _with_task(
-    search: Search, names: Mapping[str, str], values: Mapping[str, Any], files: Mapping[str, JobInput]
-) -> tuple[Search, tuple[str, ...]]:
+    search: SearchOptions, names: Mapping[str, str], values: Mapping[str, Any], files: Mapping[str, JobInput]
+) -> tuple[SearchOptions, tuple[str, ...]]:
     """Return the search with its task; a table that is at hand is checked before anything is sent."""
     if values:
         test = values[names["test"]] if "test" in names else None
@@ -160,7 +160,7 @@ def _with_task(
     return checked(search), ()
 
 
-def _fields(args: argparse.Namespace, defaults: Defaults, search: Search) -> dict[str, Any]:
+def _fields(args: argparse.Namespace, defaults: Defaults, search: SearchOptions) -> dict[str, Any]:
     """Return the fields of the job that the line sets."""
     fields = job_fields(typed_values(args))
     fields.setdefault("name", f"automl-{search.target}"[:64])

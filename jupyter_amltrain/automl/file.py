@@ -12,7 +12,7 @@ from jupyter_amltrain.automl.cell import DEFAULT_RESTARTS, job_of
 from jupyter_amltrain.automl.data import input_of_path
 from jupyter_amltrain.automl.job.metrics import TASKS
 from jupyter_amltrain.automl.mltable import folder_of
-from jupyter_amltrain.automl.options import LEARNERS, Search, checked
+from jupyter_amltrain.automl.options import LEARNERS, SearchOptions, checked
 from jupyter_amltrain.errors import CommandError, SpecError
 from jupyter_amltrain.plugins import offers
 from jupyter_amltrain.schema.az_yaml import JobFile
@@ -85,7 +85,7 @@ def job_of_file(spec: JobSpec) -> JobSpec | None:
     return msgspec.structs.replace(made, parent=spec.parent, repeats=spec.repeats)
 
 
-def search_of(job: JobFile) -> tuple[Search, dict[str, JobInput]]:
+def search_of(job: JobFile) -> tuple[SearchOptions, dict[str, JobInput]]:
     """Return the search of a file, and its tables as inputs: ``data`` and ``test``.
 
     Raises
@@ -105,7 +105,7 @@ def search_of(job: JobFile) -> tuple[Search, dict[str, JobInput]]:
     if not isinstance(target, str) or not target:
         raise job.error(("target_column_name",), "the target column is missing.", "Example: target_column_name: y")
     files, read = _tables(job)
-    search = Search(
+    search = SearchOptions(
         target=target, task=task, metric=_metric(job), read=read, test_share=_share(job), **_limits(job),
         **_training(job), **_forecasting(job, task), **_features(job),
     )  # fmt: skip

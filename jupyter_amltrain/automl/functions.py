@@ -9,7 +9,7 @@ from typing import Any
 from jupyter_amltrain import api
 from jupyter_amltrain.automl.cell import DEFAULT_RESTARTS, is_table, job_of, with_task
 from jupyter_amltrain.automl.data import input_of_path, readable
-from jupyter_amltrain.automl.options import Search, check_engine, checked
+from jupyter_amltrain.automl.options import SearchOptions, check_engine, checked
 from jupyter_amltrain.errors import AmlTrainError, CommandError
 from jupyter_amltrain.jobs.flags import job_fields, keyword_values
 from jupyter_amltrain.kernel.session import known_targets
@@ -68,7 +68,7 @@ def automl(
     >>> run.wait().result("best")["scores"]  # doctest: +SKIP
     """
     check_engine(engine)
-    search = Search(
+    search = SearchOptions(
         target=target_column, task=task, metric=metric, max_minutes=max_minutes, max_trials=max_trials,
         patience=early_stop, seed=seed, learners=tuple(learners), test_share=test_share, time=time_column,
         series=_names(series), horizon=horizon, drop=_names(drop), explain=explain, register=register,
@@ -102,7 +102,7 @@ def _names(given: Sequence[str]) -> tuple[str, ...]:
 
 
 def search_job(
-    search: Search,
+    search: SearchOptions,
     fields: Mapping[str, Any],
     *,
     target: str | None,

@@ -22,7 +22,7 @@ LEARNERS = (
 )  # fmt: skip
 
 
-class Search(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SearchOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is searched, and how long.
 
     Attributes
@@ -87,7 +87,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return found
 
 
-def checked(search: Search) -> Search:
+def checked(search: SearchOptions) -> SearchOptions:
     """Return a search with its metric and limits.
 
     Raises
@@ -155,7 +155,7 @@ __all__ = [
     "ENGINES",
     "FORECASTING",
     "LEARNERS",
-    "Search",
+    "SearchOptions",
     "check_engine",
     "checked",
 ]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jupyter_amltrain.automl.job import table
-from jupyter_amltrain.automl.job.columns import Columns
+from jupyter_amltrain.automl.job.columns import TableColumns
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(900)]
 
@@ -44,6 +44,6 @@ def test_search_of_a_minute_is_as_good_as_tuned_models(api: Any, flaml: dict[str
     best = run.result("best")
     split = table.split(*table.checked(frame, "target", task), task, table.TEST_SHARE, 0)
     target = numpy.asarray(split.train_target)
-    baseline = tuned(task, Columns(task).fit_transform(split.train, target), target)
+    baseline = tuned(task, TableColumns(task).fit_transform(split.train, target), target)
     print(f"{name}: {best['validation']:.4f} after {best['trials']} trials ({best['learner']}), tuned {baseline:.4f}")
     assert best["validation"] >= baseline - MARGIN

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from jupyter_amltrain.automl.job.columns import CATEGORY, DATE, NUMBER, TEXT, Columns, kind_of
+from jupyter_amltrain.automl.job.columns import CATEGORY, DATE, NUMBER, TEXT, TableColumns, kind_of
 
 ROWS = 200
 
@@ -43,20 +43,20 @@ def test_kind_of_column_follows_from_its_values(frame: pd.DataFrame, column: str
 
 @pytest.mark.parametrize("classes", [2, 50])
 def test_table_becomes_finite_numbers(frame: pd.DataFrame, classes: int) -> None:
-    columns = Columns("classification")
+    columns = TableColumns("classification")
     numbers = columns.fit_transform(frame, np.arange(ROWS) % classes)
     assert numbers.shape == (ROWS, len(columns.names)) and np.isfinite(numbers).all()
     assert set(columns.ignored) == {"same", "nothing", "name"}
 
 
 def test_other_rows_may_have_new_values_and_lack_columns(frame: pd.DataFrame) -> None:
-    columns = Columns("regression")
+    columns = TableColumns("regression")
     columns.fit_transform(frame, np.arange(ROWS, dtype=float))
     other = frame.head(3).drop(columns=["number", "text"]).assign(few="new", many="new", day=None, written="?")
     assert np.isfinite(columns.transform(other)).all()
 
 
 def test_plain_leaves_texts_out(frame: pd.DataFrame) -> None:
-    columns = Columns("regression", plain=True)
+    columns = TableColumns("regression", plain=True)
     columns.fit_transform(frame, np.arange(ROWS, dtype=float))
     assert "text" in columns.ignored and "few" in columns.kinds

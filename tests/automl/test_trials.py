@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from jupyter_amltrain.automl.job.metrics import value_of_loss
-from jupyter_amltrain.automl.job.trials import Board, Journal, Trial
+from jupyter_amltrain.automl.job.trials import Board, ModelTrial, TrialJournal
 from jupyter_amltrain.schema.child_run import CHILDREN, ChildRuns
 
 
@@ -21,17 +21,17 @@ def line(loss: float, learner: str = "rf", **config: Any) -> str:
     return json.dumps(found) + "\n"
 
 
-def journal_of(folder: Path, **options: Any) -> Journal:
-    return Journal(str(folder), "accuracy", options, time.time())
+def journal_of(folder: Path, **options: Any) -> TrialJournal:
+    return TrialJournal(str(folder), "accuracy", options, time.time())
 
 
-def append(journal: Journal, text: str) -> None:
+def append(journal: TrialJournal, text: str) -> None:
     with open(journal.path, "a", encoding="utf-8") as file:
         file.write(text)
 
 
 def test_board_has_each_trial_and_the_best(tmp_path: Path) -> None:
-    journal, reported = journal_of(tmp_path / "checkpoints"), list[Trial]()
+    journal, reported = journal_of(tmp_path / "checkpoints"), list[ModelTrial]()
     board = Board(journal, "accuracy", str(tmp_path), reported.append)
     append(journal, line(0.5, trees=4) + line(0.25, "lgbm", leaves=8) + line(float("inf")))
     board.close("The end.")
@@ -43,7 +43,7 @@ def test_board_has_each_trial_and_the_best(tmp_path: Path) -> None:
 
 
 def test_next_attempt_continues_with_trials_and_time(tmp_path: Path) -> None:
-    first = Journal(str(tmp_path), "accuracy", {}, time.time() - 30)
+    first = TrialJournal(str(tmp_path), "accuracy", {}, time.time() - 30)
     append(first, line(0.5, trees=4) + line(0.3, trees=6) + line(0.2, "lgbm", leaves=8) + '{"learner": "rf", "conf')
     first.update()
     again = journal_of(tmp_path)

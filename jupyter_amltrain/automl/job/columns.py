@@ -56,7 +56,7 @@ def _is_number(text: str) -> bool:
     return True
 
 
-class Columns:
+class TableColumns:
     """Learns from a table how its columns become numbers, and converts others like it.
 
     Attributes

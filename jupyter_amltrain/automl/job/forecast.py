@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from .columns import Columns, dates_of
+from .columns import TableColumns, dates_of
 from .errors import UnusableData
 
 #: Steps that are predicted by default: this share of the series, at most so many.
@@ -128,7 +128,7 @@ class ForecastModel:
         The rows that a forecast looks back at.
     """
 
-    def __init__(self, series: Series, columns: Columns, estimator: Any, history: Any) -> None:
+    def __init__(self, series: Series, columns: TableColumns, estimator: Any, history: Any) -> None:
         self.series, self.columns, self.estimator = series, columns, estimator
         reach = series.back + series.season + max(_MEAN, series.season) + series.horizon + _LAGS
         groups = series.groups(history)

@@ -15,12 +15,12 @@ import warnings
 from typing import Any, NamedTuple
 
 from . import forecast, report, table
-from .columns import Columns
+from .columns import TableColumns
 from .errors import FINAL_EXIT_CODE, Stopped, UnusableData
 from .metrics import CLASSIFICATION, DEFAULTS, FORECASTING, METRICS, scores
 from .model import TableModel
-from .search import Clock, Limits, Search
-from .trials import Board, Journal, Trial, run_folder, write_children
+from .search import Clock, Limits, ModelSearch
+from .trials import Board, ModelTrial, TrialJournal, run_folder, write_children
 
 #: Files of the run folder, and of its model.
 _CANCEL, _MODEL = "cancel", "model"
@@ -58,7 +58,7 @@ class Prepared(NamedTuple):
 
     task: str
     metric: str
-    columns: Columns
+    columns: TableColumns
     rows: Any
     target: Any
     classes: Any | None = None
@@ -88,8 +88,10 @@ class _Run:
         run_id = (mlflow.active_run() or mlflow.start_run()).info.run_id
         checkpoints = os.environ.get("AML_CHECKPOINT_DIR") or tempfile.mkdtemp()
         shape = {"rows": len(prepared.rows), "columns": prepared.columns.names, "metric": prepared.metric}
-        journal = Journal(checkpoints, prepared.metric, {**self._options, **shape, "max_minutes": None}, self._began)
-        search = Search(
+        journal = TrialJournal(
+            checkpoints, prepared.metric, {**self._options, **shape, "max_minutes": None}, self._began
+        )
+        search = ModelSearch(
             prepared.task, prepared.metric, 0 if prepared.classes is None else len(prepared.classes), self._seed,
             list(self._options.get("learners") or ()), journal,
         )  # fmt: skip
@@ -143,7 +145,7 @@ class _Run:
         classes, numbers = None, split.train_target.to_numpy()
         if task == CLASSIFICATION:
             classes, numbers = numpy.unique(numbers, return_inverse=True)
-        columns = Columns(task, self._seed, bool(self._options.get("plain")))
+        columns = TableColumns(task, self._seed, bool(self._options.get("plain")))
         matrix = columns.fit_transform(split.train, numbers)
         self._print_rows(columns, len(split.train), len(split.test), "" if classes is None else len(classes))
         return Prepared(task, metric, columns, matrix, numbers, classes, split)
@@ -161,13 +163,13 @@ class _Run:
         ids = [str(name) for name in options.get("series") or ()]
         series, ordered = forecast.series_of(rows, values, time_column, ids, options.get("horizon"))
         features, target = forecast.rows_of(series, ordered[~series.ends(ordered)])
-        columns = Columns(task, self._seed, bool(options.get("plain")))
+        columns = TableColumns(task, self._seed, bool(options.get("plain")))
         matrix = columns.fit_transform(features, target.to_numpy())
         self._print_rows(columns, len(features), int(series.ends(ordered).sum()), "")
         print(f"Forecasts {series.horizon} steps, season {series.season}.", flush=True)
         return Prepared(task, metric, columns, matrix, target.to_numpy(), series=series, sorted=ordered)
 
-    def _print_rows(self, columns: Columns, train: int, test: int, classes: Any) -> None:
+    def _print_rows(self, columns: TableColumns, train: int, test: int, classes: Any) -> None:
         if not columns.kinds:
             raise UnusableData("No column says anything: each is constant, or different in every row.")
         text = f"Searches with {train} rows, holds out {test}; {len(columns.kinds)} columns"
@@ -179,7 +181,7 @@ class _Run:
 
     # ---- the search
 
-    def _search(self, search: Search, prepared: Prepared, clock: Clock) -> None:
+    def _search(self, search: ModelSearch, prepared: Prepared, clock: Clock) -> None:
         limits = Limits(
             clock.for_search(len(prepared.rows)), self._options.get("max_trials"),
             bool(self._options.get("patience")), self._options.get("trial_seconds"),
@@ -217,7 +219,7 @@ class _Run:
     # ---- the result
 
     def _finish(
-        self, search: Search, prepared: Prepared, journal: Journal, clock: Clock, searching: float
+        self, search: ModelSearch, prepared: Prepared, journal: TrialJournal, clock: Clock, searching: float
     ) -> dict[str, Any]:
         best = journal.best
         if best is None:
@@ -255,7 +257,7 @@ class _Run:
             pictures = {"residuals": lambda: report.residual_picture(truth, model.predict(test), name, self._seed)}
         return found, model, test, pictures
 
-    def _scored_forecast(self, search: Search, prepared: Prepared, best: Trial, estimator: Any) -> Any:
+    def _scored_forecast(self, search: ModelSearch, prepared: Prepared, best: ModelTrial, estimator: Any) -> Any:
         series, ordered = prepared.series, prepared.sorted
         assert series is not None
         is_end = series.ends(ordered)
@@ -279,13 +281,13 @@ class _Run:
         }  # fmt: skip
         # The newest values tell most about the next ones: the model that is logged has learned from them, too.
         features, target = forecast.rows_of(series, ordered)
-        columns = Columns(prepared.task, self._seed, bool(self._options.get("plain")))
+        columns = TableColumns(prepared.task, self._seed, bool(self._options.get("plain")))
         rows = columns.fit_transform(features, target.to_numpy())
         with tempfile.TemporaryDirectory() as folder:
             last = search.fit_best(rows, target.to_numpy(), best, folder)
         return found, forecast.ForecastModel(series, columns, last, ordered), ends, pictures
 
-    def _print_result(self, prepared: Prepared, best: Trial, result: dict[str, Any]) -> None:
+    def _print_result(self, prepared: Prepared, best: ModelTrial, result: dict[str, Any]) -> None:
         texts = [f"{name} {value:.6g}" for name, value in result["scores"].items()]
         value = f"{prepared.metric} {best.value:.6g} in the search"
         print(f"Best of {result['trials']} trials: {best.learner}, {value}.")
@@ -298,7 +300,7 @@ class _Run:
         model: Any,
         example: Any,
         pictures: dict[str, Any],
-        journal: Journal,
+        journal: TrialJournal,
     ) -> None:
         import mlflow
 
@@ -335,7 +337,7 @@ class _Run:
         _log_picture("importance", lambda: report.importance_picture(found, prepared.metric))
 
 
-def _log_best(run_id: str, metric: str, trial: Trial) -> None:
+def _log_best(run_id: str, metric: str, trial: ModelTrial) -> None:
     """Log the best value so far; a failure is only noted."""
     import mlflow
 

@@ -11,7 +11,7 @@ CLASSIFICATION, REGRESSION, FORECASTING = "classification", "regression", "forec
 TASKS = (CLASSIFICATION, REGRESSION, FORECASTING)
 
 
-class Metric(NamedTuple):
+class ScoreMetric(NamedTuple):
     """One metric.
 
     Parameters
@@ -30,15 +30,15 @@ class Metric(NamedTuple):
 
 
 _NUMBERS = (REGRESSION, FORECASTING)
-METRICS: dict[str, Metric] = {
-    "accuracy": Metric("accuracy", True, (CLASSIFICATION,)),
-    "f1": Metric("macro_f1", True, (CLASSIFICATION,)),
-    "roc_auc": Metric("roc_auc", True, (CLASSIFICATION,)),
-    "log_loss": Metric("log_loss", False, (CLASSIFICATION,)),
-    "r2": Metric("r2", True, _NUMBERS),
-    "rmse": Metric("rmse", False, _NUMBERS),
-    "mae": Metric("mae", False, _NUMBERS),
-    "mape": Metric("mape", False, _NUMBERS),
+METRICS: dict[str, ScoreMetric] = {
+    "accuracy": ScoreMetric("accuracy", True, (CLASSIFICATION,)),
+    "f1": ScoreMetric("macro_f1", True, (CLASSIFICATION,)),
+    "roc_auc": ScoreMetric("roc_auc", True, (CLASSIFICATION,)),
+    "log_loss": ScoreMetric("log_loss", False, (CLASSIFICATION,)),
+    "r2": ScoreMetric("r2", True, _NUMBERS),
+    "rmse": ScoreMetric("rmse", False, _NUMBERS),
+    "mae": ScoreMetric("mae", False, _NUMBERS),
+    "mape": ScoreMetric("mape", False, _NUMBERS),
 }
 #: Metric of each task if the user names none.
 DEFAULTS = {CLASSIFICATION: "accuracy", REGRESSION: "r2", FORECASTING: "rmse"}

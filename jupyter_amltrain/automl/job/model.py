@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .columns import Columns
+from .columns import TableColumns
 
 
 class TableModel:
@@ -16,7 +16,7 @@ class TableModel:
         Classes in the order of the probabilities; ``None`` for numbers.
     """
 
-    def __init__(self, columns: Columns, estimator: Any, classes: Any | None = None) -> None:
+    def __init__(self, columns: TableColumns, estimator: Any, classes: Any | None = None) -> None:
         self.columns, self.estimator, self.classes_ = columns, estimator, classes
 
     def predict(self, table: Any) -> Any:
@@ -44,6 +44,6 @@ class TableModel:
         values = numpy.asarray(target)
         if self.classes_ is not None:
             self.classes_, values = numpy.unique(values, return_inverse=True)
-        self.columns = Columns(self.columns.task, self.columns.seed, self.columns.plain)
+        self.columns = TableColumns(self.columns.task, self.columns.seed, self.columns.plain)
         self.estimator = clone(self.estimator).fit(self.columns.fit_transform(table, values), values)
         return self

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from .errors import UnusableData
 from .metrics import CLASSIFICATION, FORECASTING, engine_metric
-from .trials import Journal, Trial
+from .trials import ModelTrial, TrialJournal
 
 #: Trials of a search without a limit of time that counts none: FLAML's own largest number.
 _MANY = 1_000_000
@@ -47,7 +47,7 @@ class Limits(NamedTuple):
     trial_seconds: float | None = None
 
 
-class Search:
+class ModelSearch:
     """One search over models for rows that are numbers.
 
     Parameters
@@ -65,7 +65,7 @@ class Search:
         classes: int,
         seed: int,
         learners: list[str],
-        journal: Journal,
+        journal: TrialJournal,
     ) -> None:
         self.task, self._metric, self._seed = task, engine_metric(metric, classes), seed
         self._learners, self._journal = learners, journal
@@ -100,7 +100,7 @@ class Search:
         self._journal.begin()
         engine().fit(rows, target, **self._common(), **settings)
 
-    def fit_best(self, rows: Any, target: Any, best: Trial, folder: str) -> Any:
+    def fit_best(self, rows: Any, target: Any, best: ModelTrial, folder: str) -> Any:
         """Return the estimator of the best trial, fitted on all rows."""
         path = os.path.join(folder, "best.jsonl")
         line = {

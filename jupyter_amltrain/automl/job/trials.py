@@ -25,7 +25,7 @@ _RATE = "learning_rate"
 _CLOCK, _OPTIONS = "clock.json", "options.json"
 
 
-class Trial:
+class ModelTrial:
     """One trial: its model, parameters and value."""
 
     def __init__(self, number: int, metric: str, line: dict[str, Any], started: float) -> None:
@@ -46,7 +46,7 @@ class Trial:
         return {"learner": self.learner, **shown}
 
 
-class Journal:
+class TrialJournal:
     """The trials of all attempts of a run.
 
     Parameters
@@ -74,7 +74,7 @@ class Journal:
                     os.remove(os.path.join(folder, name))
             _replace(os.path.join(folder, _OPTIONS), text)
         self.earlier_s = float(_json(_read(os.path.join(folder, _CLOCK))).get("seconds") or 0.0)
-        self.trials: list[Trial] = []
+        self.trials: list[ModelTrial] = []
         done = sorted(name for name in os.listdir(folder) if name.startswith("trials-") and name.endswith(".jsonl"))
         for name in done:
             began = os.path.getmtime(os.path.join(folder, name)) - 1.0
@@ -113,18 +113,18 @@ class Journal:
         for line in data[:end].splitlines():
             found = _json(line.decode(errors="replace"))
             if "learner" in found and "config" in found:
-                self.trials.append(Trial(len(self.trials), self._metric, found, began))
+                self.trials.append(ModelTrial(len(self.trials), self._metric, found, began))
         return offset + end
 
     @property
-    def best(self) -> Trial | None:
+    def best(self) -> ModelTrial | None:
         """The trial with the smallest loss, the first one of equal ones."""
         known = [trial for trial in self.trials if trial.value is not None]
         return min(known, key=lambda trial: (trial.loss, trial.number), default=None)
 
     def starting_points(self) -> dict[str, Any]:
         """Return the best parameters of each model so far, from which FLAML continues."""
-        found: dict[str, Trial] = {}
+        found: dict[str, ModelTrial] = {}
         for trial in self.trials:
             if trial.value is not None and (trial.learner not in found or trial.loss < found[trial.learner].loss):
                 found[trial.learner] = trial
@@ -134,7 +134,7 @@ class Journal:
 class Board(threading.Thread):
     """Writes the trials for the board of the run, and reports new best values, while the search runs."""
 
-    def __init__(self, journal: Journal, metric: str, folder: str, report: Callable[[Trial], None]) -> None:
+    def __init__(self, journal: TrialJournal, metric: str, folder: str, report: Callable[[ModelTrial], None]) -> None:
         super().__init__(name="automl board", daemon=True)
         self._journal, self._metric, self._folder, self._report = journal, metric, folder, report
         self._closing, self._best = threading.Event(), -1
@@ -170,7 +170,7 @@ class Board(threading.Thread):
             print(f"The board of the trials cannot be written: {error}", flush=True)
 
 
-def children(trials: list[Trial], best: Trial | None, metric: str, message: str) -> dict[str, Any]:
+def children(trials: list[ModelTrial], best: ModelTrial | None, metric: str, message: str) -> dict[str, Any]:
     """Return trials as the kernel reads them: the best, and the newest."""
     shown = trials[-MAX_TRIALS:]
     if best is not None and best.number < shown[0].number:
