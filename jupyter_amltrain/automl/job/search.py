@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 import os
@@ -18,6 +19,8 @@ _MANY = 1_000_000
 #: Rows up to which trials are compared by cross-validation; FLAML's own rule also looks at the time.
 _SMALL = 10_000
 _FOLDS = 5
+#: Models that need a package of their own.
+_BOOSTERS = {"lgbm": "lightgbm", "xgboost": "xgboost", "xgb_limitdepth": "xgboost", "catboost": "catboost"}
 #: Rows on which an estimator and FLAML's model of it are compared.
 _COMPARED = 100
 #: Seconds for the end of a run, and as a share of what its beginning took.
@@ -84,7 +87,7 @@ class ModelSearch:
             "early_stop": limits.patience,
             # By its own choice of the next model the measured times decide; in turn, a count gives equal results.
             "learner_selector": "roundrobin" if seconds is None else "sample",
-            "estimator_list": self._learners or "auto",
+            "estimator_list": self._learners or self._fitting(len(rows)),
             "log_file_name": self._journal.path,
             "log_type": "all",
             "retrain_full": False,
@@ -99,6 +102,13 @@ class ModelSearch:
             settings.update(eval_method="cv", n_splits=max(2, min(_FOLDS, len(rows) // 5)))
         self._journal.begin()
         engine().fit(rows, target, **self._common(), **settings)
+
+    def _fitting(self, rows: int) -> Any:
+        """Return the models to try: FLAML's choice, for few numbers with a linear one, which it leaves out."""
+        if self._engine_task == CLASSIFICATION or rows > _SMALL:
+            return "auto"
+        boosters = [name for name, module in _BOOSTERS.items() if importlib.util.find_spec(module)]
+        return ["enet", "rf", "extra_tree", *boosters, "sgd"]
 
     def fit_best(self, rows: Any, target: Any, best: ModelTrial, folder: str) -> Any:
         """Return the estimator of the best trial, fitted on all rows."""
