@@ -129,11 +129,10 @@ def parts(name: str) -> tuple[Any, ...]:
         ``quota``: a :class:`~jupyter_amltrain.commands.quota.ServiceQuota`.
         ``functions``: functions of :mod:`~jupyter_amltrain.api` by name.
         ``retired_kinds``: kinds of targets that no longer exist, with their alternatives.
-        ``job_drivers``: a coroutine function of a :class:`~jupyter_amltrain.kernel.job_submitter.JobSubmitter`, a job
-        and its target, which returns the job of a driver that runs it, or ``None`` to leave it to the target.
+        ``job_of_file``: a coroutine function of a :class:`~jupyter_amltrain.kernel.job_submitter.JobSubmitter`, the job
+        of a file of ``az ml`` and its target: returns the target and the job that runs in its place, or ``None`` to
+        leave it to the target.
         ``job_types``: a function that returns why a kind of target cannot run a type of job.
-        ``local_job``: a function that returns the job which a machine with our agent runs in place of a file of
-        ``az ml``; ``None`` for a file of another type.
         ``job_file``: a function that writes a plan as a file of ``az ml``.
         ``record_parts``: parts of records made from what the kernel knows of a run,
         :class:`~jupyter_amltrain.kernel.record_parts.EntryPart`.

@@ -13,7 +13,9 @@ from jupyter_amltrain.automl.data import input_of_path
 from jupyter_amltrain.automl.job.metrics import TASKS
 from jupyter_amltrain.automl.mltable import folder_of
 from jupyter_amltrain.automl.options import LEARNERS, SearchOptions, checked
+from jupyter_amltrain.backends.agent_backend import AgentBackend
 from jupyter_amltrain.errors import CommandError, SpecError
+from jupyter_amltrain.kernel.job_submitter import JobSubmitter
 from jupyter_amltrain.plugins import offers
 from jupyter_amltrain.schema.az_yaml import JobFile
 from jupyter_amltrain.schema.az_yaml_job import file_of
@@ -55,16 +57,21 @@ _FORECAST = ("time_column_name", "forecast_horizon", "time_series_id_column_name
 _TRAINING = ("allowed_training_algorithms", "blocked_training_algorithms", "enable_model_explainability")
 
 
-def job_of_file(spec: JobSpec) -> JobSpec | None:
-    """Return the job of a file with ``type: automl``; ``None`` for one of another type. Blocks on the disk.
+async def search_on_machine(submitter: JobSubmitter, spec: JobSpec, target: str) -> tuple[str, JobSpec] | None:
+    """Return target and job of a search for a file of ``type: automl``; ``None`` where a service runs it itself."""
+    if spec.job_type != "automl" or not isinstance(submitter.backend(target), AgentBackend):
+        return None
+    return target, await submitter.loop.offload(job_of_file, spec)
+
+
+def job_of_file(spec: JobSpec) -> JobSpec:
+    """Return the job of a file with ``type: automl``. Blocks on the disk.
 
     Raises
     ------
     SpecError
         The file is invalid, or only the service can run it.
     """
-    if spec.job_type != "automl":
-        return None
     job = file_of(spec)
     search, files = search_of(job)
     try:

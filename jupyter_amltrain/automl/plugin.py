@@ -12,6 +12,6 @@ KIND = BackendKind(
     parts=(
         ("commands.automl", f"{_HERE}.commands:COMMANDS"),
         ("functions", f"{_HERE}.functions:FUNCTIONS"),
-        ("local_job", f"{_HERE}.file:job_of_file"),
+        ("job_of_file", f"{_HERE}.file:search_on_machine"),
     ),
 )

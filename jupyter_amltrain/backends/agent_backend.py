@@ -35,7 +35,6 @@ from jupyter_amltrain.jobs.scaling import slice_limits
 from jupyter_amltrain.jobs.snapshot import Snapshot, digest_of
 from jupyter_amltrain.jobs.values import makers, other_versions, with_code
 from jupyter_amltrain.loop import LoopThread
-from jupyter_amltrain.plugins import parts
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunHandle, RunStatus, make_handle
 from jupyter_amltrain.schema.target import ComputeTarget, LocalTarget, TargetInfo
@@ -146,8 +145,6 @@ class AgentBackend(Backend):
 
     def complete_spec(self, spec: JobSpec) -> JobSpec:
         """See :meth:`Backend.complete_spec`; fills in the packages of a built environment, and files to send."""
-        if spec.job_type not in ("", "command"):  # of a plug-in that runs it here
-            spec = next(filter(None, (job_of(spec) for job_of in parts("local_job"))), spec)
         # A container does not have the folder of the script either.
         if not self._machine.has_our_disk or (environments.is_image(spec) and not spec.script):
             spec = msgspec.structs.replace(spec, files=project_files(spec))

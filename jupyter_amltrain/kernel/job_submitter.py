@@ -60,12 +60,12 @@ class JobSubmitter:
         self._names, self._submit_queue, self._scaling = names, queue, scaling
 
     async def prepare(self, spec: JobSpec, target: str | None) -> tuple[str, JobSpec]:
-        """Check `spec` and resolve its target; a driver of a plug-in may run it. Sends nothing."""
+        """Check `spec` and resolve its target; a plug-in may replace a file of ``az ml``. Sends nothing."""
         name = await self.target_name(target)
         if spec.job_type:
-            for drive in parts("job_drivers"):
-                if (driver := await drive(self, spec, name)) is not None:
-                    name, spec = LOCAL.name, driver
+            for job_of_file in parts("job_of_file"):
+                if (found := await job_of_file(self, spec, name)) is not None:
+                    name, spec = found
                     break
         backend = self.backend(name)
         return name, await self.loop.offload(self._completed, validated(spec), backend)

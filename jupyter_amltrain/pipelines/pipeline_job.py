@@ -13,6 +13,7 @@ from jupyter_amltrain.backends.base import Backend
 from jupyter_amltrain.errors import CommandError, SpecError
 from jupyter_amltrain.jobs.driver import DRIVER_RESTARTS, driver_script
 from jupyter_amltrain.kernel.job_submitter import JobSubmitter
+from jupyter_amltrain.kernel.target_file import LOCAL
 from jupyter_amltrain.pipelines.plan import (
     DATA,
     ONLY,
@@ -164,8 +165,8 @@ def _notes(jobs: Mapping[str, JobSpec]) -> list[str]:
     return list(dict.fromkeys(f"{name}: {note}" for name, job in jobs.items() for note in job.notes))
 
 
-async def driver_of_file(submitter: JobSubmitter, spec: JobSpec, target: str) -> JobSpec | None:
-    """Return the job of a driver for a file of ``type: pipeline`` on a target that runs single jobs.
+async def driver_of_file(submitter: JobSubmitter, spec: JobSpec, target: str) -> tuple[str, JobSpec] | None:
+    """Return target and job of a driver for a file of ``type: pipeline`` on a target that runs single jobs.
 
     A service runs such a file itself: then ``None``.
     """
@@ -179,7 +180,7 @@ async def driver_of_file(submitter: JobSubmitter, spec: JobSpec, target: str) ->
         steps=tuple(steps), name=spec.name, target=target, experiment=spec.experiment, tags=spec.tags,
         project=spec.project,
     )  # fmt: skip
-    return await pipeline_job(submitter, request)
+    return LOCAL.name, await pipeline_job(submitter, request)
 
 
 def links_of(steps: Sequence[PlannedStep]) -> list[tuple[str, str, Link]]:

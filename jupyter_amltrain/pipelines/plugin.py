@@ -13,7 +13,7 @@ KIND = BackendKind(
         ("commands.step", f"{_HERE}.commands:STEP_COMMANDS"),
         ("commands.pipeline", f"{_HERE}.commands:PIPELINE_COMMANDS"),
         ("functions", f"{_HERE}.functions:FUNCTIONS"),
-        ("job_drivers", f"{_HERE}.pipeline_job:driver_of_file"),
+        ("job_of_file", f"{_HERE}.pipeline_job:driver_of_file"),
         ("record_parts", f"{_HERE}.graph_part:PART"),
     ),
 )

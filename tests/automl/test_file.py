@@ -117,10 +117,6 @@ def test_mltable_that_cannot_be_read_here_is_one_line(tmp_path: Path, doc: dict[
         job_of_file(spec_of(tmp_path, training_data=mltable(tmp_path, **doc)))
 
 
-def test_file_of_another_type_is_not_ours() -> None:
-    assert job_of_file(JobSpec(name="x", job_type="pipeline")) is None
-
-
 def test_official_example_needs_its_data_only() -> None:
     with pytest.raises(SpecError, match="bank_marketing_train_data.csv"):
         job_of_file(az_yaml_job.spec_of(az_yaml.load(EXAMPLE)))
