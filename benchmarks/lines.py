@@ -2,6 +2,9 @@
 
 ``python -m benchmarks.lines [ROUNDS] [NAME...]``. Where py-spy and Scalene are installed, they are
 compared at 40 samples a second.
+
+Two runs of a job differ by more than the price, so the processor time that the sampling thread itself used is measured,
+too; with 0 rounds only that.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from benchmarks.timing import interleaved, line
@@ -51,6 +54,18 @@ JOBS: Mapping[str, str] = {
     ),
     "forks": "import os\nfor _ in range(700):\n    p = os.fork()\n    if not p: os._exit(0)\n    os.waitpid(p, 0)",
 }
+#: How often the work of a job is repeated where the sampling thread is measured: so that its start is a small part.
+_REPEATED = 4
+#: Around such a job: when it begins, the sampling thread is the only other one.
+_BEFORE = """import os as _os, time as _time
+_other = [_one for _one in _os.listdir("/proc/self/task") if int(_one) != _os.getpid()]
+_begin = _time.monotonic()
+"""
+_AFTER = """
+_used = sum(int(open("/proc/self/task/%s/schedstat" % _one).read().split()[0]) for _one in _other) / 1e9
+print("OWN", _time.monotonic() - _begin, _used)
+"""
+
 #: The first one starts Python alone: what it costs counts in milliseconds.
 START = "nothing"
 
@@ -115,6 +130,30 @@ def compare(name: str, rounds: int) -> dict[str, tuple[float, float]]:
     return more
 
 
+def own_price(name: str) -> tuple[float, float]:
+    """Return the wall time of a job, and the processor time of the sampling thread in it (s)."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "script.py"
+        script.write_text(_BEFORE + "\n".join([JOBS[name]] * _REPEATED) + _AFTER)
+        command, env = contenders(script, folder)["lines"]
+        job = subprocess.run(command, env=env, cwd=folder, check=True, capture_output=True, text=True)
+    words = next(line for line in job.stdout.splitlines() if line.startswith("OWN")).split()
+    return float(words[1]), float(words[2])
+
+
+def print_own_prices(names: Iterable[str]) -> None:
+    """Print the part of a processor that the sampling thread used in each job."""
+    print("\nprocessor time of the sampling thread, in percent of the wall time of the job")
+    parts = []
+    for name in names:
+        if name != START:
+            wall, used = own_price(name)
+            parts.append(100 * used / wall)
+            print(f"  {name:<22} {parts[-1]:5.2f} %   ({used:.3f} s of {wall:.1f} s)", flush=True)
+    if parts:
+        print(f"  median {statistics.median(parts):.2f} %, worst {max(parts):.2f} %")
+
+
 def _more(values: list[float], base: list[float], name: str) -> float:
     """Return the median of what is more in a round, in percent; in milliseconds for the start alone."""
     if name == START:
@@ -125,6 +164,9 @@ def _more(values: list[float], base: list[float], name: str) -> float:
 def main(argv: list[str]) -> None:
     """Compare all jobs, or those that are named."""
     rounds = int(argv[0]) if argv else 7
+    print_own_prices(argv[1:] or JOBS)
+    if not rounds:
+        return
     found = {name: compare(name, rounds) for name in argv[1:] or JOBS}
     print("\nmore than without: wall, processor (median of the rounds)")
     for name, more in found.items():
