@@ -6,8 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -15,9 +14,6 @@ from jupyter_amltrain.agent.protocol import CANCEL, MARK
 from jupyter_amltrain.kernel.controller import Controller
 from jupyter_amltrain.kernel.session import close, controller
 from jupyter_amltrain.schema.run import RunHandle, split_handle
-
-#: Seconds in which MLflow's records of the runs can be written before the driver ends.
-RECORD_TIMEOUT_S = 60.0
 
 
 class RunDriver(Protocol):
@@ -69,13 +65,3 @@ def drive(create: Callable[[Controller, Path, Mapping[str, str]], RunDriver]) ->
 async def _stop(driver: RunDriver) -> None:
     await asyncio.sleep(0)
     driver.stop()
-
-
-async def wait_recorded(kernel: Controller, handles: Sequence[RunHandle]) -> None:
-    """Wait until MLflow has the records of runs that this process has followed."""
-    deadline = time.monotonic() + RECORD_TIMEOUT_S
-    while time.monotonic() < deadline:
-        entries = [entry for handle in handles if (entry := kernel.store.get(handle)) is not None]
-        if not any(entry.run.tracking == "pending" and entry.run.project for entry in entries):
-            return
-        await asyncio.sleep(0.1)

@@ -69,7 +69,7 @@ def row_of(entry: Entry, brief: StreamSummary | None = None) -> RunRow:
         exit_code=status.exit_code,
         error=_cut(run.error or "", MAX_SENTENCE_CHARS),
         created=run.created,
-        started=next((phase.start for phase in status.phases if phase.name == "running"), None),
+        started=status.started,
         ended=_end(status.phases) if done else None,
         phase=last.name if last is not None and last.end is None else "",
         phase_start=last.start if last is not None and last.end is None else None,

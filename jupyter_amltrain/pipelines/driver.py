@@ -22,7 +22,8 @@ from jupyter_amltrain.agent.protocol import JOB, OUTPUTS
 from jupyter_amltrain.errors import AmlTrainError, CapacityError, SubmitError, TargetError, UnknownRun
 from jupyter_amltrain.jobs.launch import FINAL_EXIT_CODE
 from jupyter_amltrain.kernel.controller import Controller
-from jupyter_amltrain.kernel.driver_process import drive, wait_recorded
+from jupyter_amltrain.kernel.driven_runs import cancel, exists, wait_recorded
+from jupyter_amltrain.kernel.driver_process import drive
 from jupyter_amltrain.kernel.target_file import LOCAL
 from jupyter_amltrain.pipelines import step_code
 from jupyter_amltrain.pipelines.journal import END, FINISH, SENT, START, PipelineEvent, PipelineJournal
@@ -35,7 +36,7 @@ from jupyter_amltrain.pipelines.step_run import StepRun
 from jupyter_amltrain.schema.child_run import ChildRuns
 from jupyter_amltrain.schema.inputs import JobInput
 from jupyter_amltrain.schema.job import JobSpec
-from jupyter_amltrain.schema.run import Run, RunHandle, RunState, make_handle, split_handle
+from jupyter_amltrain.schema.run import Run, RunState, make_handle, split_handle
 from jupyter_amltrain.sweeps.outputs import BEST
 from jupyter_amltrain.sweeps.trials_file import TrialsFile
 from jupyter_amltrain.text import new_run_id, seconds_text
@@ -46,8 +47,6 @@ log = logging.getLogger(__name__)
 LOOK_INTERVAL_S = 0.25
 #: Seconds until a request is tried again whose target does not answer.
 RETRY_S = 5.0
-#: Seconds until a cancel is tried again that has not reached its step.
-CANCEL_RETRY_S = 0.5
 #: Seconds in which canceled steps can end before the driver does.
 CANCEL_TIMEOUT_S = 6.0
 
@@ -192,7 +191,7 @@ class PipelineDriver:
         for step in self._living:
             entry = self._kernel.store.get(step.handle) if step.has_run else None
             if entry is not None and not entry.run.status.state.terminal:
-                step.state, step.started = entry.run.status.state.value, _start(entry.run)
+                step.state, step.started = entry.run.status.state.value, entry.run.status.started
 
     # ---- one step
 
@@ -242,8 +241,8 @@ class PipelineDriver:
                 await self._keep(step, run, outputs)
             except AmlTrainError as error:  # what others need does not exist
                 state, reason = RunState.FAILED.value, str(error)
-        return {"state": state, "reason": reason, "outputs": outputs, "started": _start(run),
-                "ended": _end_of(run) or time.time()}  # fmt: skip
+        return {"state": state, "reason": reason, "outputs": outputs, "started": run.status.started,
+                "ended": run.status.ended or time.time()}  # fmt: skip
 
     async def _inputs(
         self, step: StepRun, part: JobInput | None
@@ -295,7 +294,7 @@ class PipelineDriver:
         handle, target = step.handle, split_handle(step.handle)[0]
 
         async def submit() -> None:
-            if step.sent or await self._exists(handle):
+            if step.sent or await exists(self._kernel, handle):
                 await self._kernel.find(handle)
                 return
             if step.cancel_requested or self._canceled:
@@ -327,15 +326,6 @@ class PipelineDriver:
                 if self._canceled:
                     raise StepCanceled from None
 
-    async def _exists(self, handle: RunHandle) -> bool:
-        """Return whether the target has a run whose submit the journal does not confirm."""
-        try:
-            await self._kernel.find(handle)
-        except UnknownRun:
-            return False
-        entry = self._kernel.store.get(handle)
-        return entry is not None and bool(entry.run.folder)
-
     async def _outputs(self, run: Run, spec: JobSpec) -> dict[str, StepOutput]:
         if spec.trial is not None:  # a search: what its best trial has made
             data = await self._kernel.backend(run.target).files.read(run.run_id, f"{OUTPUTS}/{BEST}")
@@ -345,7 +335,7 @@ class PipelineDriver:
 
     async def _keep(self, step: StepRun, run: Run, outputs: dict[str, StepOutput]) -> None:
         """Remember a result for later pipelines."""
-        started, ended = _start(run), _end_of(run)
+        started, ended = run.status.started, run.status.ended
         is_local = self._kernel.backend(run.target).files.are_local
         kept = KeptStep(
             handle=run.handle,
@@ -403,21 +393,10 @@ class PipelineDriver:
         took = f" in {seconds_text(step.ended - step.started)}" if step.ended and step.started else ""
         print(f"{step.name}: {step.state}{took}{f'. {step.reason}' if step.reason else ''}", flush=True)
 
-    async def _cancel(self, step: StepRun) -> None:
-        """Cancel a step; try again while it is being submitted, or its target does not answer."""
-        step.cancel_requested = True
-        while step.task is not None and not step.task.done():
-            if step.has_run and self._kernel.store.get(step.handle) is not None:
-                with contextlib.suppress(AmlTrainError):
-                    await self._kernel.cancel(step.handle)
-                    if step.sent:
-                        return
-            await asyncio.sleep(CANCEL_RETRY_S)
-
     async def _cancel_all(self) -> None:
         """Cancel the steps, and wait a moment for their ends."""
         for step in self._living:
-            self._kernel.loop.start(self._cancel(step), f"cancel step {step.name}")
+            self._kernel.loop.start(cancel(self._kernel, step), f"cancel step {step.name}")
         for step in self.steps.values():
             if step.task is None and not step.is_ended:
                 step.skip("the pipeline was canceled")
@@ -477,14 +456,6 @@ def _copy_value(source: Path, to: Path, name: str) -> None:
             shutil.copytree(path, to / path.name, dirs_exist_ok=True)
         else:
             shutil.copyfile(path, to / path.name)
-
-
-def _start(run: Run) -> float | None:
-    return next((phase.start for phase in run.status.phases if phase.name == "running"), None)
-
-
-def _end_of(run: Run) -> float | None:
-    return (run.status.phases[-1].end or run.status.phases[-1].start) if run.status.phases else None
 
 
 def main() -> None:

@@ -170,6 +170,16 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     #: Its page first; the others while it runs. Files have an older name.
     links: tuple[RunLink, ...] = msgspec.field(default=(), name="doors")
 
+    @property
+    def started(self) -> float | None:
+        """When it began to run, in Unix seconds."""
+        return next((phase.start for phase in self.phases if phase.name == "running"), None)
+
+    @property
+    def ended(self) -> float | None:
+        """When its last phase ended, or began where that is not known, in Unix seconds."""
+        return (self.phases[-1].end or self.phases[-1].start) if self.phases else None
+
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """One tracked execution, as the kernel knows it."""

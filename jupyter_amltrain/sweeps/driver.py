@@ -24,17 +24,17 @@ from jupyter_amltrain.errors import (
     SpecError,
     SubmitError,
     TargetError,
-    UnknownRun,
     UnknownTarget,
 )
 from jupyter_amltrain.jobs.launch import FINAL_EXIT_CODE
 from jupyter_amltrain.jobs.snapshot import TRIAL_FOLDER
 from jupyter_amltrain.jobs.sweep import trial_of
 from jupyter_amltrain.kernel.controller import Controller
-from jupyter_amltrain.kernel.driver_process import drive, wait_recorded
+from jupyter_amltrain.kernel.driven_runs import cancel, exists, wait_recorded
+from jupyter_amltrain.kernel.driver_process import drive
 from jupyter_amltrain.kernel.target_file import LOCAL
 from jupyter_amltrain.schema.job import JobSpec
-from jupyter_amltrain.schema.run import Run, RunHandle, RunState, make_handle, split_handle
+from jupyter_amltrain.schema.run import Run, RunState, make_handle, split_handle
 from jupyter_amltrain.schema.sweep import trial_count
 from jupyter_amltrain.sweeps.continued import read_history
 from jupyter_amltrain.sweeps.outputs import return_outputs, silence_reason
@@ -63,8 +63,6 @@ REPORT_INTERVAL_S = 0.25
 MAX_FIRST_FAILURES = 5
 #: Seconds until a submit is tried again whose target does not answer.
 SUBMIT_RETRY_S = 5.0
-#: Seconds until a cancel is tried again that has not reached its trial.
-CANCEL_RETRY_S = 0.5
 #: Seconds in which canceled trials can end before the driver does.
 CANCEL_TIMEOUT_S = 6.0
 #: States of a run that has nothing to read yet.
@@ -151,7 +149,7 @@ class SweepDriver:
         for trial in self.results.living:
             self._follow(trial)
             if trial.early:  # whether its cancel was sent is unknown
-                self._kernel.loop.start(self._cancel(trial), f"stop trial {trial.number}")
+                self._kernel.loop.start(cancel(self._kernel, trial), f"stop trial {trial.number}")
         try:
             while not self._canceled:
                 await self._check_limits()
@@ -296,7 +294,7 @@ class SweepDriver:
         handle = trial.handle
         while True:
             try:
-                if trial.sent or await self._exists(handle, trial):
+                if trial.sent or await exists(self._kernel, handle):
                     await self._kernel.find(handle)
                 elif trial.cancel_requested:
                     raise TrialCanceled
@@ -335,15 +333,6 @@ class SweepDriver:
         trial.is_viewed = True
         self._kernel.change_viewers(trial.handle, 1)
 
-    async def _exists(self, handle: RunHandle, trial: Trial) -> bool:
-        """Return whether the target has a run whose submit the journal does not confirm."""
-        try:
-            await self._kernel.find(handle)
-        except UnknownRun:
-            return False
-        entry = self._kernel.store.get(handle)
-        return entry is not None and bool(entry.run.folder)
-
     async def _wait(self) -> None:
         """Wait until a trial has ended, or its metrics should be looked at."""
         with contextlib.suppress(asyncio.TimeoutError):
@@ -358,7 +347,7 @@ class SweepDriver:
             status = entry.run.status
             if not status.state.terminal:
                 trial.state = status.state.value
-            trial.started = _start(entry.run)
+            trial.started = entry.run.status.started
             if not trial.is_viewed and trial.sent and status.state not in _WAITING:
                 self._view(trial)
             if done and not await self._is_read(trial):
@@ -405,18 +394,7 @@ class SweepDriver:
         reason = self._search.observe(trial, new)
         if reason and not trial.early and not done:
             trial.early, trial.reason = True, reason
-            self._kernel.loop.start(self._cancel(trial), f"stop trial {trial.number}")
-
-    async def _cancel(self, trial: Trial) -> None:
-        """Cancel a trial; try again while it is being submitted, or its target does not answer."""
-        trial.cancel_requested = True
-        while trial.task is not None and not trial.task.done():
-            if self._kernel.store.get(trial.handle) is not None:
-                with contextlib.suppress(AmlTrainError):
-                    await self._kernel.cancel(trial.handle)
-                    if trial.sent:
-                        return
-            await asyncio.sleep(CANCEL_RETRY_S)
+            self._kernel.loop.start(cancel(self._kernel, trial), f"stop trial {trial.number}")
 
     async def _end(self, trial: Trial) -> None:
         """Write the end of a trial to the journal."""
@@ -425,7 +403,7 @@ class SweepDriver:
         try:
             run = trial.task.result()
             state, reason = run.status.state.value, run.error or ""
-            ended = _end_of(run) or ended
+            ended = run.status.ended or ended
         except TrialCanceled:
             state = RunState.CANCELED.value
         except AmlTrainError as error:
@@ -464,7 +442,7 @@ class SweepDriver:
             trial.reason = trial.reason or reason
             trial.cancel_requested = True
             if self._array is None or not trial.sent:
-                self._kernel.loop.start(self._cancel(trial), f"cancel trial {trial.number}")
+                self._kernel.loop.start(cancel(self._kernel, trial), f"cancel trial {trial.number}")
 
     async def _cancel_all(self, reason: str) -> None:
         """Cancel the trials, and wait a moment for their ends."""
@@ -498,14 +476,6 @@ class SweepDriver:
             handles = [trial.handle for trial in self.results.ended if trial.task is not None]
             await wait_recorded(self._kernel, handles)
         return 0
-
-
-def _start(run: Run) -> float | None:
-    return next((phase.start for phase in run.status.phases if phase.name == "running"), None)
-
-
-def _end_of(run: Run) -> float | None:
-    return (run.status.phases[-1].end or run.status.phases[-1].start) if run.status.phases else None
 
 
 def main() -> None:

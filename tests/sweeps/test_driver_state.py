@@ -16,6 +16,7 @@ import pytest
 
 from jupyter_amltrain.errors import CapacityError, TargetUnreachable, UnknownRun
 from jupyter_amltrain.jobs.sweep import driver_of, search_of
+from jupyter_amltrain.kernel.driven_runs import cancel
 from jupyter_amltrain.schema.child_run import MAX_CURVE_POINTS
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import RunHandle
@@ -130,13 +131,12 @@ def test_trial_without_values_fails_no_sweep_whose_metrics_are_not_read_again(tm
     assert not driver._failure
 
 
-def test_cancel_reaches_trial_that_is_being_submitted(tmp_path: Path) -> None:
+def test_cancel_reaches_trial_that_is_being_submitted() -> None:
     async def check() -> list[str]:
         kernel = FakeKernel(failures=1)
-        driver = make_driver(tmp_path, kernel)
         trial = Trial(0, {}, RunHandle("local/t-0"), 0.0)
         trial.task = asyncio.ensure_future(asyncio.sleep(60))  # type: ignore[arg-type]
-        task = asyncio.ensure_future(driver._cancel(trial))
+        task = asyncio.ensure_future(cancel(kernel, trial))  # type: ignore[arg-type]
         await asyncio.sleep(0.05)
         kernel.runs[trial.handle] = object()
         trial.sent = True
