@@ -59,7 +59,7 @@ def _quota(args: argparse.Namespace, context: Context) -> Result:
 
 QUOTA = Command(
     verb="quota",
-    summary="What a target lets you have, and what is used of it: shares of a cluster, cores of a service.",
+    summary="Your limits on a target, and what is used: shares of a cluster, cores of a service.",
     run=_quota,
     flags=_flags,
     json=True,

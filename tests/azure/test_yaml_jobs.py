@@ -114,7 +114,7 @@ def test_yaml_command_job_runs_locally(api: Any, folder: Path) -> None:
     assert log(run) == "args True\na,b\n1,2\n"
     assert next(Path(run.run.folder).rglob("word.txt")).read_text() == "there\n"
     assert "is data of a workspace" in refused(f"{folder}/automl.yml --target local")
-    for name in ("sweep", "pipeline", "spark"):
+    for name in ("sweep", "spark"):
         assert "A local computer cannot run" in refused(f"{folder}/{name}.yml --target local")
     (folder / "ray.yml").write_text(f"{yaml_files.HELLO}distribution:\n  type: ray\n")
     assert "ray.yml line 5, distribution: 'local'" in refused(f"{folder}/ray.yml --target local")
