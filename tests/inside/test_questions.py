@@ -268,7 +268,7 @@ def test_questions_at_exit_do_no_harm(job: Job) -> None:
 def test_loop_that_two_ask_all_the_time_loses_no_step(job: Job, version: str) -> None:
     python = _python(version)
     code = """
-total = count = 0
+total = count = i = 0  # i is asked for between two calls, too
 def train(n):
     global total, count
     lost = 0

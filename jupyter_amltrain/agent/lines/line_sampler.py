@@ -119,9 +119,10 @@ class LineSampler:
             earlier: Dict[int, float] = {}
             rates = self._known_rates(seen) if lateness < _LATE_S else {}
             if not rates:
-                before, begin = self._clocks(), time.monotonic()
+                before, begin, asleep = self._clocks(), time.monotonic(), time.thread_time()
                 if stop.acquire(True, _CLOCK_S):
                     return True
+                waited = time.thread_time() - asleep
                 end, after = time.monotonic(), self._clocks()
                 later = time.monotonic()
                 # At once, if a native function has kept the lock: what follows gives the lock away.

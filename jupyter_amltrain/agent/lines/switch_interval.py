@@ -5,8 +5,8 @@ at that moment is no fair one. Each time it wakes the waiting thread, too, which
 tenth of a processor before it gets the lock. With 0.02 ms both is rare. There are two limits:
 
 * A native function may keep the lock, and to ask for it that often takes a third of a processor. So it
-  begins with 5 ms, comes down from there in steps, and goes back after a wait that was long without such wakes. It
-  uses 0.3 % of a processor at most, except where 5 ms cost more.
+  is 5 ms after a wait that was long without such wakes, and comes down from there in steps. Waiting with less than
+  5 ms uses 0.3 % of a processor at most, except where 5 ms cost more.
 * Two threads that run would take the lock from each other each 0.02 ms. So only one may.
 
 This file must load no module that a script might then find loaded (so not ``__future__``).
@@ -29,8 +29,9 @@ _SLACK_NS = b"1000"
 _PART, _MAX_SAVED_S = 0.003, 0.02
 #: Processor seconds of a wait that do not count: what the system needs to put a thread to sleep and to wake it.
 _FREE_S = 0.0002
-#: Seconds from which a wait is long, and the part of them that a waiting thread uses if nobody wakes it.
-_KEPT_S, _QUIET = 0.01, 0.02
+#: Seconds from which a wait is long, and the part of them that a waiting thread uses at most if nobody wakes it. With
+#: more steps than these it uses more by itself.
+_LONG_S, _QUIET, _QUIET_STEPS = 0.01, 0.04, 1
 #: Part of a processor from which a further thread counts as running; least and most seconds for which it then does.
 _RUNS, _MIN_SHARED_S, _MAX_SHARED_S = 0.05, 10.0, 600.0
 
@@ -41,7 +42,8 @@ class SwitchInterval:
     def __init__(self) -> None:
         self._saved, self._saved_at = _MAX_SAVED_S, time.monotonic()
         self._shared_until, self._shared_s = 0.0, _MIN_SHARED_S / 2
-        self._step = 0
+        self._step = len(_STEPS) - 1
+        _set(_STEPS[self._step])
         #: Mean processor seconds of a wait with Python's own and with a shorter one.
         self._costs = [0.0, 0.0]
 
@@ -66,10 +68,12 @@ class SwitchInterval:
             if now >= self._shared_until:
                 self._shared_s = min(_MAX_SHARED_S, 2 * self._shared_s)
             self._shared_until = now + self._shared_s
-        is_kept = seconds > _KEPT_S and (was_short or cost < _QUIET * seconds)
+        is_long = seconds > _LONG_S
+        is_woken = is_long and self._step <= _QUIET_STEPS and cost >= _QUIET * seconds
         may_use = self._saved > (0.0 if was_short else _MAX_SAVED_S / 2) or self._costs[1] <= self._costs[0]
-        is_short = may_use and not is_kept and now >= self._shared_until
-        self._step = min(self._step + 1, len(_STEPS) - 1) if is_short else 0
+        is_short = may_use and (is_woken or not is_long) and now >= self._shared_until
+        last = len(_STEPS) - 1
+        self._step = 0 if not is_short else last if is_woken else min(self._step + 1, last)
         _set(_STEPS[self._step])
 
     def restore(self) -> None:
