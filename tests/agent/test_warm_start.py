@@ -52,6 +52,8 @@ facts = {
 }
 print(json.dumps(facts, indent=1, sort_keys=True, default=str))
 """
+#: Variables of a job whose facts are compared: the thread that samples its lines opens files at any time.
+ALONE = {"AMLTRAIN_LINES": "0"}
 POOL = """
 import multiprocessing
 def square(x): return x * x
@@ -90,6 +92,7 @@ class Notebook:
         self.package("warmed", "import decimal\nVALUE = 1\n")
         self.script = folder / "script.py"
         self.python = sys.executable
+        self.env: dict[str, str] = {}
         self.environ = {**os.environ, "PYTHONPATH": str(self.packages), "AMLTRAIN_WARM": "600"}
 
     def package(self, name: str, code: str) -> None:
@@ -99,7 +102,7 @@ class Notebook:
         if code:
             self.script.write_text(code)
         values = {"argv": [self.python, "-u", str(self.script), "--lr", "0.1"], "cwd": str(self.folder)}
-        return self.agent.submit("", environ=self.environ, **{**values, **more})
+        return self.agent.submit("", environ=self.environ, env=self.env, **{**values, **more})
 
     def run(self, code: str = "", **more: Any) -> tuple[str, dict[str, Any], bool]:
         """Run a script to its end: what it has printed, its state, and whether it had a waiting interpreter."""
@@ -170,7 +173,7 @@ FEW = ("facts", "error", "exit", "fault")
 def test_script_in_waiting_interpreter_shows_what_cold_start_shows(notebook: Notebook, name: str) -> None:
     code = "import warmed\n" + SCRIPTS[name]
     if name == "facts":
-        notebook.environ["AMLTRAIN_LINES"] = "0"  # its thread opens files at any time
+        notebook.env = ALONE
     cold, state, is_warm = notebook.run(code)
     assert not is_warm
     notebook.ready()
@@ -238,6 +241,8 @@ def test_script_in_waiting_interpreter_of_each_python(notebook: Notebook, versio
     if not notebook.python:
         pytest.skip(f"Python {version} is not on this machine")
     code = "import warmed\n" + SCRIPTS[name]
+    if name == "facts":
+        notebook.env = ALONE
     cold, _, _ = notebook.run(code)
     notebook.ready()
     warm, _, is_warm = notebook.run(code)
@@ -358,6 +363,7 @@ def test_job_with_other_arguments_and_folder(notebook: Notebook) -> None:
 
 
 def test_job_in_copy_of_its_code_shows_what_cold_start_shows(notebook: Notebook) -> None:
+    notebook.env = ALONE
     notebook.package("warmed", SETTINGS + "from multiprocessing.process import ORIGINAL_DIR as FIRST\n")
     code = "import warmed\n" + FACTS + "import multiprocessing.process\nprint(multiprocessing.process.ORIGINAL_DIR)"
     cold, _, _ = notebook.run_copy(code)
