@@ -153,7 +153,7 @@ def plain(text: str) -> str:
 
 #: The thread that samples the lines, in the report of a crash: it may have begun or not.
 _OWN_THREAD = re.compile(
-    r"^Thread .*\(most recent call first\):\n(?:  File \".*/amltrain_\w+.py\".*\n|  <no Python frame>\n)+\n?",
+    r"^Thread .*\(most recent call first\):\n(?:  File \".*/amltrain_\w+.py\".*\n| *<no Python frame>\n)+\n?",
     re.MULTILINE,
 )
 
