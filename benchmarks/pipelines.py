@@ -49,7 +49,7 @@ def _make() -> float:
 def _pipeline() -> float:
     """Seconds for a layer from the first start to the last end, by the journal of the driver."""
     from jupyter_amltrain import api
-    from jupyter_amltrain.pipelines.journal import END, START, PipelineEvent
+    from jupyter_amltrain.pipelines.pipeline_event import END, START, PipelineEvent
 
     steps = []
     for layer in range(LAYERS):

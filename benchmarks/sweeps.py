@@ -54,7 +54,7 @@ def _optuna(work: str, trials: int, concurrent: int) -> float:
 def _driver(work: str, trials: int, concurrent: int) -> float:
     """Seconds per trial from the first proposal to the last end, by the journal of the driver."""
     from jupyter_amltrain import api
-    from jupyter_amltrain.sweeps.sweep_journal import ASK, TELL, Event
+    from jupyter_amltrain.sweeps.sweep_event import ASK, TELL, Event
 
     values = {"max_trials": trials, "max_concurrent": concurrent, "seed": 1, "out": ["loss"], "gpus": 0}
     run = api.sweep(work, goal="minimize loss", params={"x": "uniform(0, 5)"}, **values).wait(600)

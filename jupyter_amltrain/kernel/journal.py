@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Collection
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
 from jupyter_amltrain.agent import testing
 
-E = TypeVar("E", bound=msgspec.Struct)
+
+class JournalEvent(Protocol):
+    """A line of a journal: a struct."""
+
+    @property
+    def op(self) -> str:
+        """What has happened, as the failpoints before and after it name it."""
+
+
+E = TypeVar("E", bound=JournalEvent)
 
 
 class Journal(Generic[E]):
@@ -23,10 +33,12 @@ class Journal(Generic[E]):
         Type of an event.
     name
         First part of the names of failpoints: ``sweep`` for ``sweep_before_ask``.
+    passing
+        What need not survive a power loss.
     """
 
-    def __init__(self, path: Path, event: type[E], name: str) -> None:
-        self._path, self._name = path, name
+    def __init__(self, path: Path, event: type[E], name: str, passing: Collection[str] = ()) -> None:
+        self._path, self._name, self._passing = path, name, passing
         self._decoder, self._encoder = msgspec.json.Decoder(event), msgspec.json.Encoder()
         self._fd = -1
 
@@ -46,15 +58,9 @@ class Journal(Generic[E]):
             os.truncate(self._path, size)
         return events
 
-    def append(self, event: E, op: str, *, lasting: bool = True) -> None:
-        """Write one line; it survives the end of this process at any moment, and with `lasting` of the machine.
-
-        Parameters
-        ----------
-        op
-            What has happened, as the failpoints before and after it name it.
-        """
-        testing.hit(f"{self._name}_before_{op}")
+    def add(self, event: E) -> None:
+        """Write one line; it survives the end of this process at any moment, and of the machine unless it may pass."""
+        testing.hit(f"{self._name}_before_{event.op}")
         data = self._encoder.encode(event) + b"\n"
         end = os.fstat(self._fd).st_size
         try:
@@ -64,9 +70,9 @@ class Journal(Generic[E]):
         if written < len(data):
             os.ftruncate(self._fd, end)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
-        if lasting:
+        if event.op not in self._passing:
             os.fsync(self._fd)
-        testing.hit(f"{self._name}_after_{op}")
+        testing.hit(f"{self._name}_after_{event.op}")
 
     def close(self) -> None:
         """Close the file."""

@@ -18,16 +18,15 @@ from typing import Any
 
 import msgspec
 
-from jupyter_amltrain.agent.protocol import JOB, OUTPUTS
+from jupyter_amltrain.agent.protocol import OUTPUTS
 from jupyter_amltrain.errors import AmlTrainError, CapacityError, SubmitError, TargetError, UnknownRun
 from jupyter_amltrain.jobs.launch import FINAL_EXIT_CODE
-from jupyter_amltrain.kernel.controller import Controller
 from jupyter_amltrain.kernel.driven_runs import cancel, exists, wait_recorded
-from jupyter_amltrain.kernel.driver_process import drive
-from jupyter_amltrain.kernel.target_file import LOCAL
+from jupyter_amltrain.kernel.driver_process import DriverJob, drive
+from jupyter_amltrain.kernel.journal import Journal
 from jupyter_amltrain.pipelines import step_code
-from jupyter_amltrain.pipelines.journal import END, FINISH, SENT, START, PipelineEvent, PipelineJournal
 from jupyter_amltrain.pipelines.kept_steps import KeptStep, KeptSteps
+from jupyter_amltrain.pipelines.pipeline_event import END, FILE, FINISH, SENT, START, PipelineEvent
 from jupyter_amltrain.pipelines.plan import DATA, ONLY, VALUE, Link, PipelinePlan, dependents, last_values
 from jupyter_amltrain.pipelines.split import PART, files_of_pattern, part_input
 from jupyter_amltrain.pipelines.step_inputs import StepInputs
@@ -36,7 +35,7 @@ from jupyter_amltrain.pipelines.step_run import StepRun
 from jupyter_amltrain.schema.child_run import ChildRuns
 from jupyter_amltrain.schema.inputs import JobInput
 from jupyter_amltrain.schema.job import JobSpec
-from jupyter_amltrain.schema.run import Run, RunState, make_handle, split_handle
+from jupyter_amltrain.schema.run import Run, RunState, split_handle
 from jupyter_amltrain.sweeps.outputs import BEST
 from jupyter_amltrain.sweeps.trials_file import TrialsFile
 from jupyter_amltrain.text import new_run_id, seconds_text
@@ -56,28 +55,18 @@ class StepCanceled(Exception):
 
 
 class PipelineDriver:
-    """Drives one pipeline. Loop thread only.
+    """Drives one pipeline. Loop thread only."""
 
-    Parameters
-    ----------
-    folder
-        Run folder of the driver.
-    environ
-        Environment of the steps on this machine; also has the values of their secrets.
-    """
-
-    def __init__(self, kernel: Controller, folder: Path, environ: Mapping[str, str]) -> None:
-        job = msgspec.json.decode((folder / JOB).read_bytes())
-        self.spec = msgspec.convert(job["spec"], JobSpec)
+    def __init__(self, job: DriverJob) -> None:
+        kernel, folder = job.kernel, job.folder
+        self.spec, self.handle = job.spec, job.handle
         if self.spec.driver is None:
             raise SubmitError(f"{folder} is not the run of a pipeline.")
         self.plan = msgspec.convert(self.spec.driver.plan, PipelinePlan)
         self.jobs = self.spec.driver.jobs
-        self.handle = make_handle(LOCAL.name, str(job["run"]))
-        self._parent_id = str((job.get("tracking") or {}).get("run_id") or "")
-        self._kernel, self._folder, self._environ = kernel, folder, dict(environ)
-        self._secrets = {name: self._environ[name] for name in self.spec.secrets if name in self._environ}
-        self._journal, self._kept, self._rows = PipelineJournal(folder), KeptSteps(), TrialsFile(folder)
+        self._job, self._kernel, self._folder = job, kernel, folder
+        self._journal = Journal(folder / FILE, PipelineEvent, "pipeline")
+        self._kept, self._rows = KeptSteps(), TrialsFile(folder)
         self.steps = {step.name: StepRun(step) for step in self.plan.steps}
         self._given = StepInputs(kernel, folder)
         self._parts: dict[str, list[StepRun]] = {}  #: of split steps, by the name of the step
@@ -291,7 +280,7 @@ class PipelineDriver:
 
     async def _submitted(self, step: StepRun, job: JobSpec, taken: Mapping[str, dict[str, Any]]) -> Run:
         """Submit a step unless its target has it, and wait for its end."""
-        handle, target = step.handle, split_handle(step.handle)[0]
+        handle = step.handle
 
         async def submit() -> None:
             if step.sent or await exists(self._kernel, handle):
@@ -300,10 +289,9 @@ class PipelineDriver:
             if step.cancel_requested or self._canceled:
                 raise StepCanceled
             spec = await self._kernel.loop.offload(
-                step_code.run_of, job, self._folder, step.name, taken, self.handle, self._parent_id
+                step_code.run_of, job, self._folder, step.name, taken, self.handle, self._job.parent_id
             )
-            await self._kernel.jobs.submit(spec, target, self._environ, self._secrets, split_handle(handle)[1])
-            await self._kernel.accepted(handle)
+            await self._job.submit(spec, handle)
 
         await self._answered(step, submit)
         if not step.sent:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from jupyter_amltrain.pipelines.journal import PipelineEvent
+from jupyter_amltrain.pipelines.pipeline_event import PipelineEvent
 from jupyter_amltrain.pipelines.plan import PlannedStep
 from jupyter_amltrain.pipelines.step_output import StepOutput
 from jupyter_amltrain.schema.child_run import ChildRun

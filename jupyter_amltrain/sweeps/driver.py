@@ -12,12 +12,8 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from jupyter_amltrain.agent.protocol import JOB
 from jupyter_amltrain.errors import (
     AmlTrainError,
     CapacityError,
@@ -29,10 +25,9 @@ from jupyter_amltrain.errors import (
 from jupyter_amltrain.jobs.launch import FINAL_EXIT_CODE
 from jupyter_amltrain.jobs.snapshot import TRIAL_FOLDER
 from jupyter_amltrain.jobs.sweep import trial_of
-from jupyter_amltrain.kernel.controller import Controller
 from jupyter_amltrain.kernel.driven_runs import cancel, exists, wait_recorded
-from jupyter_amltrain.kernel.driver_process import drive
-from jupyter_amltrain.kernel.target_file import LOCAL
+from jupyter_amltrain.kernel.driver_process import DriverJob, drive
+from jupyter_amltrain.kernel.journal import Journal
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import Run, RunState, make_handle, split_handle
 from jupyter_amltrain.schema.sweep import trial_count
@@ -40,15 +35,15 @@ from jupyter_amltrain.sweeps.continued import read_history
 from jupyter_amltrain.sweeps.outputs import return_outputs, silence_reason
 from jupyter_amltrain.sweeps.results import SweepResults
 from jupyter_amltrain.sweeps.search import Search
-from jupyter_amltrain.sweeps.sweep_journal import (
+from jupyter_amltrain.sweeps.sweep_event import (
     ARRAY,
     ASK,
     END,
+    FILE,
     REPORT,
     SENT,
     TELL,
     Event,
-    SweepJournal,
     points_fields,
 )
 from jupyter_amltrain.sweeps.trial import Trial, TrialCanceled, finite
@@ -70,27 +65,16 @@ _WAITING = (RunState.PREPARING, RunState.QUEUED)
 
 
 class SweepDriver:
-    """Drives one sweep. Loop thread only.
+    """Drives one sweep. Loop thread only."""
 
-    Parameters
-    ----------
-    folder
-        Run folder of the driver.
-    environ
-        Environment of the trials on this machine; also has the values of their secrets.
-    """
-
-    def __init__(self, kernel: Controller, folder: Path, environ: Mapping[str, str]) -> None:
-        job = msgspec.json.decode((folder / JOB).read_bytes())
-        self.spec = msgspec.convert(job["spec"], JobSpec)
+    def __init__(self, job: DriverJob) -> None:
+        kernel, folder = job.kernel, job.folder
+        self.spec, self.handle = job.spec, job.handle
         if self.spec.sweep is None or self.spec.trial is None:
             raise SubmitError(f"{folder} is not the run of a sweep.")
         self.sweep, self.targets = self.spec.sweep, self.spec.trial_target.split(",")
-        self.handle = make_handle(self.spec.driver_target or LOCAL.name, str(job["run"]))
-        self._parent_id = str((job.get("tracking") or {}).get("run_id") or "")
-        self._kernel, self._folder, self._environ = kernel, folder, dict(environ)
-        self._secrets = {name: self._environ[name] for name in self.spec.secrets if name in self._environ}
-        self._journal = SweepJournal(folder)
+        self._job, self._kernel, self._folder = job, kernel, folder
+        self._journal = Journal(folder / FILE, Event, "sweep", passing=(REPORT, END))
         self.results = SweepResults(kernel.loop, self.spec, self.sweep, folder)
         self._search = Search(self.sweep)
         self._began = time.time()
@@ -263,7 +247,7 @@ class SweepDriver:
         _, spec = await kernel.jobs.prepare(self._trial_spec(0, first), target)
         array = TrialArray(arrays, split_handle(self.handle)[1])
         numbers, most = sorted(ids), self.sweep.limits.max_concurrent
-        await array.open(spec, [ids[number] for number in numbers], most, self._environ, self._secrets)
+        await array.open(spec, [ids[number] for number in numbers], most, self._job.environ, self._job.secrets)
         if not known:
             self._append(ARRAY)
         self._array, self._exhausted, self.results.message = array, True, ""
@@ -319,14 +303,13 @@ class SweepDriver:
 
     def _trial_spec(self, number: int, params: Mapping[str, Any]) -> JobSpec:
         code = str(self._folder / "source" / TRIAL_FOLDER)
-        return trial_of(self.spec, self.handle, self.results.first + number, params, code, self._parent_id)
+        return trial_of(self.spec, self.handle, self.results.first + number, params, code, self._job.parent_id)
 
     async def _submit(self, trial: Trial) -> None:
         if trial.cancel_requested:
             raise TrialCanceled
         spec = self._trial_spec(trial.number, trial.params)
-        await self._kernel.jobs.submit(spec, trial.target, self._environ, self._secrets, trial.run_id)
-        await self._kernel.accepted(trial.handle)
+        await self._job.submit(spec, trial.handle)
 
     def _view(self, trial: Trial) -> None:
         """Let the streams of a trial be read while they grow, until its last reports are taken."""
@@ -425,7 +408,7 @@ class SweepDriver:
         trial.end(event)
         await self._kernel.loop.offload(self._search.end, trial)
         self.results.print_end(trial, self.results.best != before)
-        await self.results.log_best(self._parent_id)
+        await self.results.log_best(self._job.parent_id)
 
     def _leave(self, target: str, reason: str) -> None:
         """Submit no more trials to a target that can run none."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from jupyter_amltrain.kernel.streams import downsample
 from jupyter_amltrain.schema.child_run import MAX_CURVE_POINTS
 from jupyter_amltrain.schema.run import Run, RunHandle, split_handle
-from jupyter_amltrain.sweeps.sweep_journal import Event
+from jupyter_amltrain.sweeps.sweep_event import Event
 
 
 class TrialCanceled(Exception):

@@ -10,9 +10,13 @@ import pytest
 
 from jupyter_amltrain.kernel.journal import Journal
 
+#: The line of one.
+ONE = b'{"text":"one","op":"note"}\n'
+
 
 class Note(msgspec.Struct, frozen=True):
     text: str
+    op: str = "note"
 
 
 def opened(path: Path) -> tuple[Journal[Note], list[Note]]:
@@ -24,7 +28,7 @@ def test_events_are_read_again_in_order(tmp_path: Path) -> None:
     journal, events = opened(tmp_path / "j")
     assert events == []
     for text in ("one", "two"):
-        journal.append(Note(text), "note")
+        journal.add(Note(text))
     journal.close()
     assert opened(tmp_path / "j")[1] == [Note("one"), Note("two")]
 
@@ -32,12 +36,12 @@ def test_events_are_read_again_in_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", [b'{"text":"tw', b"\0\0\0\n", b'{"other":1}\n{"text":"late"}\n'])
 def test_line_that_was_not_written_whole_is_dropped_and_overwritten(tmp_path: Path, damage: bytes) -> None:
     path = tmp_path / "j"
-    path.write_bytes(b'{"text":"one"}\n' + damage)
+    path.write_bytes(ONE + damage)
     journal, events = opened(path)
     assert events == [Note("one")]
-    journal.append(Note("two"), "note", lasting=False)
+    journal.add(Note("two"))
     journal.close()
-    assert path.read_bytes() == b'{"text":"one"}\n{"text":"two"}\n'
+    assert path.read_bytes() == ONE + ONE.replace(b"one", b"two")
 
 
 def test_full_disk_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,5 +49,5 @@ def test_full_disk_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.Monke
     write = os.write
     monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:3]))
     with pytest.raises(OSError, match="space"):
-        journal.append(Note("one"), "note")
+        journal.add(Note("one"))
     assert (tmp_path / "j").read_bytes() == b""

@@ -11,7 +11,7 @@ import msgspec
 import psutil
 
 from jupyter_amltrain.pipelines.functions import step
-from jupyter_amltrain.pipelines.journal import END, START, PipelineEvent
+from jupyter_amltrain.pipelines.pipeline_event import END, START, PipelineEvent
 from jupyter_amltrain.pipelines.steps import StepDefinition
 
 from ..helpers import until

@@ -21,7 +21,7 @@ from jupyter_amltrain.commands.registry import Context, run
 from jupyter_amltrain.commands.registry import run as run_a_command
 from jupyter_amltrain.errors import CommandError, RunFailed, RunLost, SpecError, UnknownRun
 from jupyter_amltrain.schema.child_run import MAX_CURVE_POINTS
-from jupyter_amltrain.sweeps.sweep_journal import ASK, REPORT, TELL, Event
+from jupyter_amltrain.sweeps.sweep_event import ASK, REPORT, TELL, Event
 
 from ..helpers import DEADLINE, api_of, until
 from ..ipykernel.harness import kernel

@@ -17,12 +17,13 @@ import pytest
 from jupyter_amltrain.errors import CapacityError, TargetUnreachable, UnknownRun
 from jupyter_amltrain.jobs.sweep import driver_of, search_of
 from jupyter_amltrain.kernel.driven_runs import cancel
+from jupyter_amltrain.kernel.driver_process import DriverJob
 from jupyter_amltrain.schema.child_run import MAX_CURVE_POINTS
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import RunHandle
 from jupyter_amltrain.sweeps.driver import SweepDriver
 from jupyter_amltrain.sweeps.samplers import Proposer
-from jupyter_amltrain.sweeps.sweep_journal import ASK, REPORT, SENT, TELL, Event, points_fields
+from jupyter_amltrain.sweeps.sweep_event import ASK, REPORT, SENT, TELL, Event, points_fields
 from jupyter_amltrain.sweeps.trial import Trial
 
 T = TypeVar("T")
@@ -59,7 +60,7 @@ def make_driver(
     sweep, _ = search_of({"x": "uniform(0, 5)"}, goal="maximize score", seed=1, policy=policy, max_trials=9)
     spec = driver_of(JobSpec(name="t", script="pass"), sweep, target, slots)
     (folder / "job.json").write_text(json.dumps({"run": "t-1", "spec": msgspec.to_builtins(spec)}))
-    driver = SweepDriver(kernel or FakeKernel(), folder, {})
+    driver = SweepDriver(DriverJob.read(kernel or FakeKernel(), folder, {}))
     driver._journal.open()
     return driver
 

@@ -1,12 +1,9 @@
-"""Journal of a pipeline: which step has which run, and how it ended; the driver continues from it."""
+"""Events of a pipeline: which step has which run, and how it ended; the driver continues from its journal of them."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 
-from jupyter_amltrain.kernel.journal import Journal
 from jupyter_amltrain.pipelines.step_output import StepOutput
 
 #: File in the driver's run folder.
@@ -52,14 +49,3 @@ class PipelineEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     outputs: dict[str, StepOutput] = {}
     started: float | None = None
     ended: float | None = None
-
-
-class PipelineJournal(Journal[PipelineEvent]):
-    """The journal in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder / FILE, PipelineEvent, "pipeline")
-
-    def add(self, event: PipelineEvent) -> None:
-        """Write one line."""
-        self.append(event, event.op)

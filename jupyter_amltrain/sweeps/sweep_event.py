@@ -1,4 +1,4 @@
-"""Journal of a sweep: proposals, submits, reports and ends in order; the driver continues from it after its own end.
+"""Events of a sweep: proposals, submits, reports and ends in order; the driver continues from its journal of them.
 
 Reports are in it only if a policy decides by them: other values are read again from the metrics of the trial.
 """
@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
-
-from jupyter_amltrain.kernel.journal import Journal
 
 #: File in the driver's run folder.
 FILE = "sweep.jsonl"
@@ -82,14 +79,3 @@ def points_fields(points: Sequence[tuple[int, float]]) -> dict[str, Any]:
     """Return the fields of an event with these steps and values."""
     values = tuple(value if math.isfinite(value) else str(value) for _, value in points)
     return {"steps": tuple(step for step, _ in points), "values": values}
-
-
-class SweepJournal(Journal[Event]):
-    """The journal in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder / FILE, Event, "sweep")
-
-    def add(self, event: Event) -> None:
-        """Write one line."""
-        self.append(event, event.op, lasting=event.op in (ASK, SENT, TELL, ARRAY))
