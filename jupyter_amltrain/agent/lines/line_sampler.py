@@ -89,26 +89,30 @@ class LineSampler:
         own = _thread.get_ident()
         self._wait_precisely()
         due = now = last_time = time.monotonic()
-        price, waited, woken = 0.0, 0.0, time.thread_time()
+        price, woken = 0.0, time.thread_time()
         gap = self._gap(now)
         requested = now
         seen: Any = None
         last: Dict[int, float] = {}
         last_rates: Dict[int, float] = {}
         while not self._file.is_off:
+            kept, used = -1.0, 0.0  # how long the lock was kept after a wait, and processor seconds of both
             if seen is None:
                 requested = max(due + gap, now)
-                asleep = time.thread_time()
+                begin, asleep = time.monotonic(), time.thread_time()
                 price += asleep - woken
                 if stop.acquire(True, requested - now):
                     return True
                 woken = time.thread_time()
-                waited = woken - asleep
+                used = woken - asleep
                 seen = self._look(own)
                 now = time.monotonic()
+                kept = now - begin - max(0.0, requested - begin)
             weight, lateness = 0.0, now - requested
-            is_late = _LATE_S < lateness < _NATIVE_S and self._waited_for_processor(lateness)
-            self._switch.waited(0.0 if is_late else lateness, waited, last_rates.values())
+            # To ask the system gives the lock away, so only where the script cannot have kept it by itself.
+            is_late = _LATE_S + sys.getswitchinterval() < lateness < _NATIVE_S and self._waited_for_processor(lateness)
+            if kept >= 0.0:
+                self._switch.waited(0.0 if is_late else kept, used, last_rates.values())
             while due + gap <= now:
                 due += gap
                 weight += gap
@@ -122,7 +126,7 @@ class LineSampler:
                 before, begin, asleep = self._clocks(), time.monotonic(), time.thread_time()
                 if stop.acquire(True, _CLOCK_S):
                     return True
-                waited = time.thread_time() - asleep
+                woken += time.thread_time() - asleep
                 end, after = time.monotonic(), self._clocks()
                 later = time.monotonic()
                 # At once, if a native function has kept the lock: what follows gives the lock away.

@@ -2,11 +2,13 @@
 
 Python's own 5 ms are too long. A thread often gives the lock away before, by itself, for a read or a sleep: a sample
 at that moment is no fair one. Each time it wakes the waiting thread, too, which mostly comes too late and has used a
-tenth of a processor before it gets the lock. With 0.02 ms both is rare. There are two limits:
+tenth of a processor before it gets the lock. With 0.02 ms both is rare. There are limits:
 
 * A native function may keep the lock, and to ask for it that often takes a third of a processor. So it
   is 5 ms after a wait that was long without such wakes, and comes down from there in steps. Waiting with less than
   5 ms uses 0.3 % of a processor at most, except where 5 ms cost more.
+* An import may load libraries for a second with the lock kept, and is one line of the script. While modules are
+  loaded it is 5 ms.
 * Two threads that run would take the lock from each other each 0.02 ms. So only one may.
 
 This file must load no module that a script might then find loaded (so not ``__future__``).
@@ -42,8 +44,8 @@ class SwitchInterval:
     def __init__(self) -> None:
         self._saved, self._saved_at = _MAX_SAVED_S, time.monotonic()
         self._shared_until, self._shared_s = 0.0, _MIN_SHARED_S / 2
-        self._step = len(_STEPS) - 1
-        _set(_STEPS[self._step])
+        self._modules, self._was_importing = len(sys.modules), True  #: the start of a script is mostly imports
+        self._step = 0
         #: Mean processor seconds of a wait with Python's own and with a shorter one.
         self._costs = [0.0, 0.0]
 
@@ -71,9 +73,12 @@ class SwitchInterval:
         is_long = seconds > _LONG_S
         is_woken = is_long and self._step <= _QUIET_STEPS and cost >= _QUIET * seconds
         may_use = self._saved > (0.0 if was_short else _MAX_SAVED_S / 2) or self._costs[1] <= self._costs[0]
-        is_short = may_use and (is_woken or not is_long) and now >= self._shared_until
+        is_importing = self._modules != len(sys.modules)
+        is_fast = is_woken or not (is_long or is_importing)
+        is_short = may_use and is_fast and now >= self._shared_until
         last = len(_STEPS) - 1
-        self._step = 0 if not is_short else last if is_woken else min(self._step + 1, last)
+        self._step = 0 if not is_short else last if is_woken or self._was_importing else min(self._step + 1, last)
+        self._modules, self._was_importing = len(sys.modules), is_importing
         _set(_STEPS[self._step])
 
     def restore(self) -> None:
