@@ -9,6 +9,7 @@ import { element, say } from '../sections/dom';
 import { barSetting } from './barSetting';
 import { showInCell } from './cellGutter';
 import { drawStacks } from './stackBoxes';
+import { placeMarks } from './lineMarks';
 import { drawTable } from './linesTable';
 
 /** Milliseconds between two readings of the stacks of a run that goes on, while they are shown. */
@@ -133,7 +134,7 @@ export class LinesView implements IRecordPart {
   /** An editor may be made after its output, and again when its cell is scrolled into sight. */
   private _drawBars(): void {
     const lines = this._lines;
-    const editor = lines?.marks.length ? this._host.editor() : null;
+    const editor = lines ? this._editorOf(lines) : null;
     this._toggle.hidden = editor === null;
     this._toggle.setAttribute('aria-pressed', String(barSetting.on));
     say(this._toggle, barSetting.on ? this._trans.__('Hide bars in the cell') : this._trans.__('Show bars in the cell'));
@@ -146,6 +147,13 @@ export class LinesView implements IRecordPart {
       this._shown = lines;
       showInCell(shown, this, { owner: this, created: this._created, lines });
     }
+  }
+
+  /** The editor of the cell, if the lines are in it: not where the cell attaches a run. */
+  private _editorOf(lines: IRunLines): CodeEditor.IEditor | null {
+    const editor = lines.marks.length ? this._host.editor() : null;
+    const text = editor?.model.sharedModel.getSource().split('\n') ?? [];
+    return placeMarks(lines, text).length ? editor : null;
   }
 
   private _release(): void {
