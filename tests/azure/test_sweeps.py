@@ -185,6 +185,7 @@ def test_official_sweep_file_runs_here_and_in_azure(api: Any, tmp_path: Path) ->
     assert api.attach(here.children()[0].handle).params["A"] == 0.25
 
 
+@pytest.mark.thorough
 def test_saved_sweep_is_read_back_as_the_same(api: Any, tmp_path: Path) -> None:
     line = "--param x=choice(1,2) --param rate=loguniform(1e-4,1e-1) --param scale=3 --seed 1 --max-trials 2"
     line += " --goal 'minimize loss' --policy 'bandit(slack_factor=99)' --out loss"

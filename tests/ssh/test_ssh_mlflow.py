@@ -33,6 +33,7 @@ found["long"] = len(mlflow.artifacts.load_text(f"runs:/{earlier}/notes/long.txt"
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 def test_job_reads_and_changes_runs_and_models_of_this_computer(api: Any, sshd: Sshd) -> None:
     earlier = api.submit(EARLIER, name="earlier", experiment="mine", out=["run_id"]).wait().result("run_id")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from jupyter_amltrain.commands import magic_line
 from jupyter_amltrain.commands.registry import Context, run
@@ -41,6 +42,7 @@ def test_grid_has_same_trials_over_ssh_as_here(api: Any, sshd: Sshd, remote_home
     assert sorted(trial.run_id for trial in trials) == sorted(path.name for path in (remote_home / "runs").iterdir())
 
 
+@pytest.mark.thorough
 def test_values_travel_once_for_all_trials(
     api: Any, sshd: Sshd, remote_home: Path, trials: int = 6, size: int = 1 << 20
 ) -> None:

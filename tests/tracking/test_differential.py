@@ -34,14 +34,13 @@ def test_program_logs_same_as_with_file_store(tmp_path: Path, part: int) -> None
     assert not differences(tmp_path, dict(list(PLAIN.items())[part::3]))
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-    "names", [["model between metrics", "several models"], pytest.param(None, marks=pytest.mark.thorough)]
-)
-def test_program_with_model_logs_same_as_with_file_store(tmp_path: Path, names: list[str] | None) -> None:
-    assert not differences(tmp_path, {name: MODELS[name] for name in names or MODELS})
+def test_program_with_model_logs_same_as_with_file_store(tmp_path: Path) -> None:
+    assert not differences(tmp_path, MODELS)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(1800)
 def test_autologging_logs_same_as_with_file_store(tmp_path: Path) -> None:
     installed = {name: code for name, code in AUTOLOG.items() if importlib.util.find_spec(PACKAGE.get(name, name))}

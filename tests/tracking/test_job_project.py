@@ -98,6 +98,7 @@ with mlflow.start_run(run_id=earlier):
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 def test_experiment_that_script_sets_is_that_of_the_run(api: Any) -> None:
     for name, experiment in (("earlier", "chosen"), ("elsewhere", "other")):

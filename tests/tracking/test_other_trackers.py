@@ -134,7 +134,7 @@ def test_killed_sink_reads_the_files_again_without_repeating(
         pytest.param(XGBOOST, {"train-rmse"}, 12, id="xgboost"),
         pytest.param(LIGHTGBM, {"valid-l2"}, 5, id="lightgbm"),
         pytest.param(OPTUNA, {"value"}, 4, id="optuna"),
-        pytest.param(KERAS.replace("VERBOSE", "1"), {"loss", "val_loss"}, 3, id="keras"),
+        pytest.param(KERAS.replace("VERBOSE", "1"), {"loss", "val_loss"}, 3, id="keras", marks=pytest.mark.thorough),
         pytest.param(
             KERAS.replace("VERBOSE", "2"), {"loss", "val_loss"}, 3, id="keras in lines", marks=pytest.mark.thorough
         ),
