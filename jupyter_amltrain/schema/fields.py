@@ -164,6 +164,7 @@ def fields_of(target_type: type[ComputeTarget]) -> tuple[Field, ...]:
                 advanced=extra.get("advanced", False),
                 choose=extra.get("choose", ""),
                 joined=extra.get("joined", False),
+                label=extra.get("label", ""),
             )
         )
     return tuple(fields)

@@ -16,13 +16,21 @@ def form_field(
     choose: str = "",
     hidden: bool = False,
     joined: bool = False,
+    label: str = "",
     **bounds: float,
 ) -> msgspec.Meta:
     """Return metadata of a field: its help, its bounds (`ge`, `gt`, `le`, `lt`) and its display in a form.
 
-    The values of a flag that is given several times are `joined` with commas.
+    The values of a flag that is given several times are `joined` with commas. A `label` replaces that of the flag.
     """
-    extra = {"metavar": metavar, "advanced": advanced, "choose": choose, "hidden": hidden, "joined": joined}
+    extra = {
+        "metavar": metavar,
+        "advanced": advanced,
+        "choose": choose,
+        "hidden": hidden,
+        "joined": joined,
+        "label": label,
+    }
     return msgspec.Meta(description=description, extra=extra, **cast(Any, bounds))
 
 

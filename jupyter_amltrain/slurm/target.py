@@ -40,7 +40,7 @@ class SlurmTarget(SshLogin, frozen=True, kw_only=True, tag="slurm"):
     ] = ""  # fmt: skip
     partition: Annotated[str, form_field("Partition; empty: the cluster's default", metavar="NAME")] = ""
     account: Annotated[str, form_field("Account that is charged; empty: your default", metavar="NAME")] = ""
-    qos: Annotated[str, form_field("Quality of service; empty: that of the account", metavar="NAME")] = ""
+    qos: Annotated[str, form_field("Quality of service; empty: that of the account", metavar="NAME", label="QOS")] = ""
     constraint: Annotated[str, form_field("Features that nodes must have: a100, a100|h100", metavar="FEATURES")] = ""
     modules: Annotated[
         str, form_field("Modules that are loaded before the job, with commas: cuda/12,anaconda", metavar="M,M")
