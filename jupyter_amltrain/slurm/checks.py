@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from jupyter_amltrain.errors import SpecError, TargetError
 from jupyter_amltrain.jobs.flag_types import duration_text
+from jupyter_amltrain.jobs.launch import is_single_process
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.slurm.target import SlurmTarget
 from jupyter_amltrain.text import bytes_text
 
 #: What a cluster is, as ``slurm/agent/cluster.py`` tells it.
 Facts = Mapping[str, Any]
+#: Starts of options of sbatch that set a number of processors themselves.
+_OF_PROCESSORS = ("--cpus-per-", "-c", "--exclusive")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -59,6 +65,19 @@ def check_target(target: SlurmTarget, facts: Facts) -> None:
             hint=f"There are: {', '.join(features) or 'none'}",
             code="slurm.constraint",
         )
+
+
+def with_processors(spec: JobSpec, target: SlurmTarget, facts: Facts) -> JobSpec:
+    """Return a job of several processes with a processor for each, as far as a node has them: Slurm would give one."""
+    resources, distribution = spec.resources, spec.distribution
+    if resources.cpus or is_single_process(spec) or any(one.startswith(_OF_PROCESSORS) for one in spec.options):
+        return spec
+    each = distribution.processes or resources.gpu_count or 1
+    if distribution.kind == "tensorflow":  # their number is that of all nodes
+        each = math.ceil((distribution.processes or 1) / resources.nodes)
+    most = max((row["cpus"] for row in nodes_of(partitions_of(target, facts), facts)), default=0)
+    resources = msgspec.structs.replace(resources, cpus=min(each, most or each))
+    return msgspec.structs.replace(spec, resources=resources)
 
 
 def check_job(spec: JobSpec, target: SlurmTarget, facts: Facts) -> None:

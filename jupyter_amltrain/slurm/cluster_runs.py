@@ -107,6 +107,7 @@ class ClusterRuns:
             kill_wait=int(facts.get("kill_wait") or 30),
         )
         longest = checks.longest_of(self.target, facts)
+        spec = checks.with_processors(spec, self.target, facts)
         return script.batch_script(spec, self.target, name, machine, default_grace(), longest, is_array=is_array)
 
     async def with_script(self, plan: LaunchPlan) -> LaunchPlan:

@@ -20,6 +20,8 @@ _SLACK_S = 60.0
 _DRIVER_S = 7 * 86400.0
 #: Seconds before Slurm's limit at which it sends SIGTERM, beyond the grace period.
 _NOTICE_S = 20.0
+#: Since Slurm 22.05 a step does not take over the processors that its job has for each task.
+_PROCESSORS = "${SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}"
 
 
 class LoginNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +117,8 @@ def batch_script(
     if below_srun:
         home = shlex.quote(f"{machine.home}:{machine.home}")
         image = f" --container-image={shlex.quote(target.container)} --container-mounts={home}" if in_pyxis else ""
-        command = f"srun --ntasks-per-node=1 --nodes={nodes} --kill-on-bad-exit=0 --wait=0{image} {command}"
+        step = f"srun --ntasks-per-node=1 --nodes={nodes} --kill-on-bad-exit=0 --wait=0 {_PROCESSORS}"
+        command = f"{step}{image} {command}"
     lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in options if option)]
     lines += [*(_task(machine.home, name) if is_array else ()), *_setup(target)]
     lines += ["unset SLURM_EXPORT_ENV  # srun of the job passes its variables", f"exec {command}"]

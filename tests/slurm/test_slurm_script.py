@@ -47,6 +47,27 @@ def test_script_asks_for_what_the_job_names() -> None:
     assert "#SBATCH --requeue" in text_of(target, max_restarts=1)
 
 
+@pytest.mark.parametrize(
+    ("fields", "processors"),
+    [
+        ({"distribution": Distribution(kind="pytorch", processes=4), "resources": Resources(nodes=2)}, 4),
+        ({"distribution": Distribution(kind="mpi", processes=99), "resources": Resources(nodes=2)}, 16),
+        ({"distribution": Distribution(kind="pytorch"), "resources": Resources(nodes=2, gpus=4)}, 4),
+        ({"distribution": Distribution(kind="tensorflow", processes=4), "resources": Resources(nodes=2)}, 2),
+        ({"distribution": Distribution(kind="pytorch", processes=4), "resources": Resources(cpus=1)}, 1),
+        ({"distribution": Distribution(kind="pytorch", processes=4), "options": ("--cpus-per-gpu=8",)}, 0),
+        ({"distribution": Distribution(kind="pytorch", processes=1)}, 0),
+        ({"resources": Resources(gpus=4)}, 0),
+    ],
+)
+def test_each_process_gets_a_processor_where_no_number_is_named(fields: dict[str, Any], processors: int) -> None:
+    target = SlurmTarget(name="c", partition="gpu")
+    spec = checks.with_processors(JobSpec(name="x", **fields), target, FACTS)
+    assert spec.resources.cpus == processors
+    text = script.batch_script(spec, target, "run-1", MACHINE, 10.0)
+    assert (f"#SBATCH --cpus-per-task={processors}\n" in text) == bool(processors)
+
+
 def test_script_of_one_node_is_the_supervisor_itself() -> None:
     text = text_of(SlurmTarget(name="c"))
     assert "srun -" not in text and "--signal=B:TERM@" in text and "--time" not in text and "--gpus" not in text
