@@ -73,7 +73,7 @@ class ClusterRuns:
         """Return what the cluster is: partitions with limits, nodes, version."""
         async with self._facts_guard:
             if time.monotonic() - self._facts_at > max_age_s:
-                self._facts = await self._transport.call("limits", {"partition": self.target.partition})
+                self._facts = await self._transport.call("limits", {})
                 self._facts_at = time.monotonic()
             return self._facts
 

@@ -26,10 +26,7 @@ class ClusterOverview(TargetOverview):
             _gpus_table(answer["nodes"], answer["used"]),
             _jobs_table(answer["jobs"]),
         ]
-        if answer["shares"]:
-            rows = [[row["account"], row["used"], row["share"]] for row in answer["shares"]]
-            parts.append(table(["account", "used", "fair share"], rows))
-        found = [{"table": name, **row} for name in ("nodes", "jobs", "shares") for row in answer[name]]
+        found = [{"table": name, **row} for name in ("nodes", "jobs") for row in answer[name]]
         return "\n\n".join(part for part in parts if part), found
 
 

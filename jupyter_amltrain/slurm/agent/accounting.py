@@ -44,14 +44,6 @@ def accounts() -> List[str]:
     return sorted({row[0] for row in rows if row[0]})
 
 
-def shares() -> List[Json]:
-    """Return the accounts of this user with their use and their share; none where the accounting does not answer."""
-    try:
-        return _shares()
-    except AgentError:
-        return []
-
-
 def _shares() -> List[Json]:
     # Lines of this user; those of the accounts above have no name of a user.
     rows = _table("sshare", "-U", columns=("Account", "NormShares", "RawUsage", "EffectvUsage", "FairShare"))

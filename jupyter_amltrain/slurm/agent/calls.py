@@ -30,7 +30,7 @@ from jupyter_amltrain.agent.queue import claims, submission
 from jupyter_amltrain.agent.queue.dispatcher_client import AgentContext, zipapp
 from jupyter_amltrain.agent.queue.job_fields import check_payload
 
-from . import accounting, arrays, cluster, commands, reasons, runs, sbatch
+from . import arrays, cluster, commands, reasons, runs, sbatch
 from .jobs import JOBS, Job
 
 Json = Dict[str, Any]
@@ -197,7 +197,7 @@ def info(context: AgentContext, payload: Json) -> Json:
 
 def limits(context: AgentContext, payload: Json) -> Json:
     """Return what the partitions of the cluster allow."""
-    return cluster.read(str(payload.get("partition") or ""))
+    return cluster.read()
 
 
 def ask(context: AgentContext, payload: Json) -> Json:
@@ -225,7 +225,7 @@ def ask(context: AgentContext, payload: Json) -> Json:
 
 
 def overview(context: AgentContext, payload: Json) -> Json:
-    """Return the nodes of the cluster as they are now, the jobs of this user, and the shares of the accounts."""
+    """Return the nodes of the cluster as they are now, and the jobs of this user."""
     listed = JOBS.get()
     if listed.error is not None:
         raise listed.error
@@ -234,7 +234,7 @@ def overview(context: AgentContext, payload: Json) -> Json:
         for job in listed.by_id.values()
         if job.state not in reasons.ENDED
     ]
-    return {"nodes": cluster.nodes(), "jobs": jobs, "used": cluster.gpus_used(), "shares": accounting.shares()}
+    return {"nodes": cluster.nodes(), "jobs": jobs, "used": cluster.gpus_used()}
 
 
 def _run_of(home: str, job: Job) -> str:

@@ -24,7 +24,7 @@ PROBES = "probes"
 _known: List[Tuple[float, Json]] = []
 
 
-def read(partition: str = "") -> Json:
+def read() -> Json:
     """Return version, partitions and nodes of the cluster, at most two minutes old.
 
     Raises
@@ -33,7 +33,7 @@ def read(partition: str = "") -> Json:
         There is no Slurm here, or it does not answer.
     """
     if _known and protocol.mono() - _known[-1][0] < _KEPT_S:
-        return dict(_known[-1][1], partition=partition)
+        return _known[-1][1]
     config = _config()
     found: Json = {
         "version": commands.run("sinfo", "--version").strip().rpartition(" ")[2],
@@ -42,11 +42,10 @@ def read(partition: str = "") -> Json:
         "used": gpus_used(),
         "kill_wait": commands.whole(config.get("KillWait", "30")) or 30,
         "max_array": commands.whole(config.get("MaxArraySize", "")),
-        "cluster": config.get("ClusterName", ""),
         "accounts": accounting.accounts(),
     }
     _known[:] = [(protocol.mono(), found)]
-    return dict(found, partition=partition)
+    return found
 
 
 def forget() -> None:
@@ -66,14 +65,9 @@ def _partition(row: Mapping[str, str]) -> Json:
     return {
         "name": row.get("PartitionName", ""),
         "default": row.get("Default") == "YES",
-        "state": row.get("State", ""),
         "max_time": commands.duration(row.get("MaxTime", "")),
-        "default_time": commands.duration(row.get("DefaultTime", "")),
         "max_nodes": commands.whole(limit) if limit[:1].isdigit() else None,
         "nodes": commands.whole(row.get("TotalNodes", "0")),
-        "cpus": commands.whole(row.get("TotalCPUs", "0")),
-        "accounts": row.get("AllowAccounts", "ALL"),
-        "qos": row.get("AllowQos", "ALL"),
     }
 
 

@@ -88,7 +88,6 @@ class JobList:
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._last = Jobs({}, None, float("-inf"))
-        self.calls = 0
 
     def get(self, max_age_s: float = INTERVAL_S) -> Jobs:
         """Return the list; with the last one an error if Slurm does not answer. Blocks."""
@@ -98,7 +97,6 @@ class JobList:
             if requested_at - self._last.at < kept_s:  # also what another thread has read meanwhile
                 return self._last
             try:
-                self.calls += 1
                 wall = protocol.wall()
                 text = commands.run("squeue", "--noheader", "--array", "--user", user_name(), "--states=all",
                                     "--format", _FORMAT, timeout_s=_TIMEOUT_S)  # fmt: skip
