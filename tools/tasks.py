@@ -88,6 +88,7 @@ def test_slurm(arguments: list[str]) -> int:
     """Run the thorough tests on a real Slurm cluster of two nodes; the core of them is in ``make test``."""
     ensure(["test"])
     openssh.ensure()
+    openmpi.ensure()
     slurm_cluster.ensure()
     return _pytest("thorough and not soak and not gpu", ["-n", "2", "--dist", "loadfile", "tests/slurm", *arguments])
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import signal
 import time
 from collections.abc import Iterator
@@ -15,21 +13,11 @@ import psutil
 import pytest
 
 from tests.slurm.conftest import Kernel, until
+from tests.slurm.trials import TRIAL, check_each_once, grid, jobs_of
 
 pytestmark = pytest.mark.thorough
 
-#: A trial that says its parameter and where it ran.
-TRIAL = """
-import argparse, os, time
-parser = argparse.ArgumentParser()
-parser.add_argument('--x', type=float)
-parser.add_argument('--wait', type=float, default=0)
-args = parser.parse_args()
-print(f"task={os.environ.get('SLURM_ARRAY_TASK_ID', '')}", flush=True)
-time.sleep(args.wait)
-print(f'loss={args.x * args.x}', flush=True)
-"""
-#: Reports 100 values; those of large `x` are bad from the start.
+#: Reports 40 values; those of large `x` are bad from the start.
 SLOW = """
 import argparse, time
 parser = argparse.ArgumentParser()
@@ -50,25 +38,7 @@ def trial(kernel: Kernel) -> Path:
 
 
 def sweep(kernel: Kernel, file: Path, count: int, **fields: Any) -> Any:
-    values = ",".join(map(str, range(count)))
-    given = {"goal": "minimize loss", "params": {"x": f"choice({values})"}, "sampler": "grid", "target": "cluster"}
-    return kernel.api.sweep(str(file), metrics=["loss=loss={value}"], **{**given, **fields})
-
-
-def check_each_once(kernel: Kernel, run: Any, count: int) -> None:
-    """Each point has one run, one row, and the loss of its own parameter."""
-    children = run.children()
-    assert len(children) == count and len({child.id for child in children}) == count
-    assert sorted(child.value for child in children) == [float(x * x) for x in range(count)]
-    folders = [path for path in kernel.runs_folder.iterdir() if path.name in {child.id for child in children}]
-    assert len(folders) == count
-    for child in children:
-        log = (kernel.runs_folder / child.id / "log" / "rank-0.txt").read_text()
-        assert len(re.findall("loss=", log)) == 1, log
-
-
-def records(kernel: Kernel, run: Any) -> list[dict[str, Any]]:
-    return [json.loads((kernel.runs_folder / child.id / "slurm.json").read_text()) for child in run.children()]
+    return grid(kernel.api, "cluster", file, count, **fields)
 
 
 def driver_pid(run: Any) -> int:
@@ -89,9 +59,9 @@ def driver_pid(run: Any) -> int:
 
 def test_forty_trials_are_one_array_and_each_runs_once(kernel: Kernel, trial: Path) -> None:
     run = sweep(kernel, trial, 40, max_concurrent=4, name="many").wait()
-    check_each_once(kernel, run, 40)
-    jobs = {record["job"].partition("_")[0] for record in records(kernel, run)}
-    assert len(jobs) == 1 and len({record["job"] for record in records(kernel, run)}) == 40
+    check_each_once(kernel.runs_folder, run, 40)
+    jobs = jobs_of(kernel.runs_folder, run)
+    assert len({job.partition("_")[0] for job in jobs}) == 1 and len(set(jobs)) == 40
     until(kernel.cluster.jobs, lambda left: not left)
     script = (kernel.runs_folder / run.children()[0].id / "slurm.sh").read_text()
     assert run.run_id in script and "SLURM_ARRAY_TASK_ID" in script
@@ -116,8 +86,8 @@ def without_arrays(kernel: Kernel) -> Iterator[None]:
 @pytest.mark.usefixtures("without_arrays")
 def test_forty_trials_are_submitted_one_by_one_where_there_are_no_arrays(kernel: Kernel, trial: Path) -> None:
     run = sweep(kernel, trial, 40, max_concurrent=4, name="single").wait()
-    check_each_once(kernel, run, 40)
-    assert not any("_" in record["job"] for record in records(kernel, run))
+    check_each_once(kernel.runs_folder, run, 40)
+    assert not any("_" in job for job in jobs_of(kernel.runs_folder, run))
     until(kernel.cluster.jobs, lambda left: not left)
 
 
@@ -129,7 +99,7 @@ def test_array_has_no_more_trials_at_a_time_than_allowed(kernel: Kernel, trial: 
         seen = max(seen, len(kernel.cluster.command("squeue", "-hr", "-t", "R").stdout.splitlines()))
         time.sleep(0.2)
     assert seen == 2 and run.record().state == "completed"
-    check_each_once(kernel, run, 4)
+    check_each_once(kernel.runs_folder, run, 4)
 
 
 def test_killed_driver_finds_its_array_again(kernel: Kernel, trial: Path) -> None:
@@ -137,8 +107,8 @@ def test_killed_driver_finds_its_array_again(kernel: Kernel, trial: Path) -> Non
     until(run.children, lambda rows: any(row.state == "completed" for row in rows))
     os.kill(driver_pid(run), signal.SIGKILL)
     run.wait()
-    check_each_once(kernel, run, 12)
-    assert len({record["job"].partition("_")[0] for record in records(kernel, run)}) == 1
+    check_each_once(kernel.runs_folder, run, 12)
+    assert len({job.partition("_")[0] for job in jobs_of(kernel.runs_folder, run)}) == 1
     assert "started again" in run.logs()
 
 
@@ -150,7 +120,7 @@ def test_driver_killed_at_the_start_doubles_nothing(
     monkeypatch.setenv("AMLTRAIN_FAILPOINT", moment)
     monkeypatch.setenv("AMLTRAIN_FAILPOINT_ONCE", str(home / "hit"))
     run = sweep(kernel, trial, 6, max_concurrent=3, name="early").wait()
-    check_each_once(kernel, run, 6)
+    check_each_once(kernel.runs_folder, run, 6)
     until(kernel.cluster.jobs, lambda left: not left)
 
 
@@ -178,7 +148,7 @@ def test_driver_is_a_job_of_the_cluster(kernel: Kernel, trial: Path) -> None:
     run = sweep(kernel, trial, 4, max_concurrent=2, driver="cluster", name="remote")
     assert run.handle.startswith("cluster/")
     run.wait()
-    check_each_once(kernel, run, 4)
+    check_each_once(kernel.runs_folder, run, 4)
     assert "--time=60" in (kernel.folder(run) / "slurm.sh").read_text()
     until(kernel.cluster.jobs, lambda left: not left)
 
@@ -191,5 +161,5 @@ def test_driver_in_the_cluster_is_requeued_and_goes_on(kernel: Kernel, trial: Pa
     until(lambda: kernel.cluster.command("scontrol", "show", "job", job).stdout, lambda text: "BeginTime" in text)
     kernel.cluster.command("scontrol", "update", f"JobId={job}", "StartTime=now")
     run.wait()
-    check_each_once(kernel, run, 8)
+    check_each_once(kernel.runs_folder, run, 8)
     assert run.run.status.attempt == 2

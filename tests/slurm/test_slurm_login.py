@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from jupyter_amltrain.errors import SpecError
 from tests.slurm.conftest import until
+from tests.slurm.trials import TRIAL, check_each_once, grid, jobs_of
 from tools.openssh import Sshd
 from tools.slurm_cluster import Cluster
 
@@ -63,6 +65,45 @@ def test_cancel_and_waiting_reason_travel(attached: Any, cluster: Cluster) -> No
     assert not cluster.jobs()
     text, rows = attached.target_overview("far")
     assert "main" in text and json.dumps(rows)
+
+
+@pytest.fixture
+def trial(attached: Any, home: Path) -> Path:
+    """Script of a trial in the working folder of the kernel."""
+    file = home.parent / "work" / "trial.py"
+    file.write_text(TRIAL)
+    return file
+
+
+@pytest.fixture
+def far_runs(tmp_path: Path) -> Path:
+    """Folder of the runs on the login node."""
+    return tmp_path / "user" / ".local" / "state" / "amltrain" / "slurm" / "far" / "runs"
+
+
+def test_sweep_over_ssh_is_one_array_and_each_trial_runs_once(
+    attached: Any, cluster: Cluster, trial: Path, far_runs: Path
+) -> None:
+    run = grid(attached, "far", trial, 12, max_concurrent=3, args=["--wait", "1"], name="swept").wait()
+    check_each_once(far_runs, run, 12)
+    jobs = jobs_of(far_runs, run)
+    assert len({job.partition("_")[0] for job in jobs}) == 1 and len(set(jobs)) == 12
+    until(cluster.jobs, lambda left: not left)
+
+
+def test_canceled_sweep_over_ssh_leaves_nothing_in_the_queue(attached: Any, cluster: Cluster, trial: Path) -> None:
+    run = grid(attached, "far", trial, 8, max_concurrent=2, args=["--wait", "60"], name="ended")
+    until(run.children, lambda rows: any(row.state == "running" for row in rows))
+    run.cancel()
+    assert until(run.record, lambda record: record.state in ("completed", "failed", "canceled")).state == "canceled"
+    until(cluster.jobs, lambda left: not left)
+
+
+def test_driver_as_a_job_over_ssh_is_refused_in_one_sentence(attached: Any, cluster: Cluster, trial: Path) -> None:
+    with pytest.raises(SpecError) as error:
+        grid(attached, "far", trial, 2, driver="far")
+    assert error.value.code == "sweep.driver" and "--driver far" in str(error.value)
+    assert error.value.hint and "\n" not in str(error.value) and not cluster.jobs()
 
 
 def test_login_that_is_refused_is_one_sentence(login: Sshd, api: Any, tmp_path: Path) -> None:

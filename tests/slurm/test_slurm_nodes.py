@@ -159,3 +159,12 @@ def test_cancel_ends_processes_of_srun(kernel: Kernel) -> None:
     until(run.logs, lambda text: "up" in text)
     run.cancel()
     assert kernel.ended(run).state == "canceled"
+
+
+@pytest.mark.usefixtures("no_mpirun")
+def test_process_of_srun_that_fails_on_second_node_ends_the_run(kernel: Kernel) -> None:
+    fails = "if os.environ['OMPI_COMM_WORLD_RANK'] == '1':\n    raise ValueError('no data')\n"
+    code = f"import os, time\n{fails}time.sleep(600)"
+    run = kernel.submit(code, nodes=2, processes=1, distribution="mpi", name="srun-fails")
+    record = kernel.ended(run)
+    assert record.state == "failed" and "no data" in record.error
