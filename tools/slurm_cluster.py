@@ -56,7 +56,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 DefMemPerCPU=100
 SlurmdParameters=config_overrides
-SlurmdTimeout={slurmd_timeout}
+SlurmdTimeout=300
 ReturnToService=2
 KillWait=5
 MinJobAge={min_job_age}
@@ -118,8 +118,6 @@ class Cluster:
     ----------
     min_job_age
         Seconds for which ``squeue`` knows an ended job.
-    slurmd_timeout
-        Seconds without an answer after which a node is down.
     cpus
         Processors of each node.
     limits_memory
@@ -131,13 +129,12 @@ class Cluster:
         folder: Path,
         *,
         min_job_age: int = 300,
-        slurmd_timeout: int = 300,
         cpus: int = 4,
         limits_memory: bool = False,
     ) -> None:
         self.folder, self.cpus, self._limits_memory = folder, cpus, limits_memory
         plugin = "task/cgroup" if limits_memory else "task/none"
-        self._settings = {"min_job_age": min_job_age, "slurmd_timeout": slurmd_timeout, "task_plugin": plugin}
+        self._settings = {"min_job_age": min_job_age, "task_plugin": plugin}
         for name in ("run", "spool/ctld", "log", "gpu", *(f"spool/{node}" for node in NODES)):
             (folder / name).mkdir(mode=0o755, parents=True, exist_ok=True)
         self._write()

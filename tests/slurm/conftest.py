@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -27,7 +28,7 @@ def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster
     """The cluster of a module."""
     if reason := slurm_cluster.missing_reason():
         pytest.skip(reason)
-    cluster = Cluster(tmp_path_factory.mktemp("slurm"), min_job_age=60, slurmd_timeout=10)
+    cluster = Cluster(tmp_path_factory.mktemp("slurm"), min_job_age=60)
     yield cluster
     cluster.stop()
 
@@ -67,6 +68,25 @@ def login(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     server = Sshd(tmp_path / "sshd", environ)
     yield server
     server.stop()
+
+
+@contextlib.contextmanager
+def configured(cluster: Cluster, **settings: int) -> Iterator[None]:
+    """Other settings of the cluster, for a time: its controller starts again with them."""
+    text = cluster.conf.read_text()
+    kept = [line for line in text.splitlines() if line.partition("=")[0] not in settings]
+
+    def use(content: str) -> None:
+        cluster.conf.write_text(content)
+        cluster.stop_controller()
+        cluster.start_controller()
+        cluster.wait_ready()
+
+    use("\n".join([*kept, *(f"{name}={value}" for name, value in settings.items()), ""]))
+    try:
+        yield
+    finally:
+        use(text)
 
 
 class Kernel:

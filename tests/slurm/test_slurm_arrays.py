@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.slurm.conftest import Kernel, until
+from tests.slurm.conftest import Kernel, configured, until
 from tests.slurm.trials import TRIAL, check_each_once, grid, jobs_of
 
 pytestmark = pytest.mark.thorough
@@ -70,17 +70,8 @@ def test_forty_trials_are_one_array_and_each_runs_once(kernel: Kernel, trial: Pa
 @pytest.fixture
 def without_arrays(kernel: Kernel) -> Iterator[None]:
     """The cluster takes no arrays."""
-    conf = kernel.cluster.conf
-    text = conf.read_text()
-    conf.write_text(f"{text}MaxArraySize=1\n")
-    kernel.cluster.stop_controller()
-    kernel.cluster.start_controller()
-    kernel.cluster.wait_ready()
-    yield
-    conf.write_text(text)
-    kernel.cluster.stop_controller()
-    kernel.cluster.start_controller()
-    kernel.cluster.wait_ready()
+    with configured(kernel.cluster, MaxArraySize=1):
+        yield
 
 
 @pytest.mark.usefixtures("without_arrays")
