@@ -30,20 +30,17 @@ from .jobs import JOBS, Job
 
 Json = Dict[str, Any]
 
-#: Folder of the state root with the files of arrays: ``ARRAY.txt`` has the runs, ``ARRAY.json`` the job.
-FOLDER = runs.ARRAYS
-
 
 def open_array(context: AgentContext, payload: Json) -> Json:
     """Submit an array on hold, unless it was submitted before, and write its file of runs; return its job."""
     name, run_ids = _named(payload), [str(run) for run in payload["runs"]]
     home = context.home
-    for folder in (FOLDER, runs.OUTPUTS):
+    for folder in (runs.ARRAYS, runs.OUTPUTS):
         private_folder(os.path.join(home, folder))
     try:
         write_text(runs.array_file(home, name), "".join("%s\n" % run for run in run_ids))
     except OSError as error:
-        raise not_writable(os.path.join(home, FOLDER), error) from error
+        raise not_writable(os.path.join(home, runs.ARRAYS), error) from error
     record = _record_of(home, name)
     if record is None:
         job = next((task.id.partition("_")[0] for task in _listed(name)), "")  # the reply to a submit was lost
@@ -143,7 +140,7 @@ def _named(payload: Json) -> str:
 
 
 def _record_file(home: str, name: str) -> str:
-    return os.path.join(home, FOLDER, name + ".json")
+    return os.path.join(home, runs.ARRAYS, name + ".json")
 
 
 def _record_of(home: str, name: str) -> Optional[Json]:

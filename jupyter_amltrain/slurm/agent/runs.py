@@ -33,7 +33,7 @@ Json = Dict[str, Any]
 RECORD, ALIVE, SCRIPT = "slurm.json", "slurm-alive", "slurm.sh"
 #: Folder of the state root with the output of each job's script, ``RUN.txt``.
 OUTPUTS = "slurm-logs"
-#: Folder of the state root with the files of arrays.
+#: Folder of the state root with the files of arrays: ``ARRAY.txt`` has the runs, ``ARRAY.json`` the job.
 ARRAYS = "slurm-arrays"
 _JOB = re.compile(r"\d+(_\d+)?")
 #: File with the number of requeues of the supervisor that a run has now.
