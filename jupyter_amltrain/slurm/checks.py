@@ -51,7 +51,7 @@ def check_target(target: SlurmTarget, facts: Facts) -> None:
             code="slurm.partition",
         )  # fmt: skip
     accounts = list(facts.get("accounts") or ())
-    if target.account and accounts and target.account not in accounts:
+    if target.account and accounts and target.account.lower() not in accounts:  # as sbatch takes them
         raise TargetError(
             f"--account {target.account}: you have no such account.",
             hint=f"You have: {', '.join(accounts)}",

@@ -40,7 +40,7 @@ class ClusterQuota(TargetQuota):
         """See :meth:`TargetQuota.read`."""
         answer = await self._transport.call("quota", {})
         tables = {
-            "shares": ["account", "shares", "used (CPU seconds)", "part of all use", "fair share"],
+            "shares": ["account", "shares", "used (CPU seconds)", "part of use", "fair share"],
             "accounts": ["account", "partition", "qualities of service", "limits"],
             "qos": ["quality of service", "priority", "limits"],
         }

@@ -11,51 +11,65 @@ import pytest
 from jupyter_amltrain.agent.protocol import AgentError
 from jupyter_amltrain.commands.registry import Context, run
 from jupyter_amltrain.errors import CommandError
-from jupyter_amltrain.slurm.agent import accounting
+from jupyter_amltrain.slurm.agent import accounting, runs
 
-SSHARE = "physics|0.25|81000|0.1|0.75"
-ASSOCIATIONS = "physics|gpu|normal,long|cpu=400|||||5|100|2-00:00:00"
-QOS = "normal|0||||||\nlong|10|gres/gpu=64|gres/gpu=8|4|50|gres/gpu=4|7-00:00:00\nother|5|cpu=1|||||"
+#: Answers of Slurm 22.05 with slurmdbd to a user of two accounts, of which one is below the other.
+SSHARE = "physics|0.500000|31|0.355558|0.666667\ntheory|1.000000|57|1.000000|0.333333"
+USER = "physics|main|normal|||||||200|\ntheory||long,normal||||cpu=4||5|100|1-00:00:00"
+ACCOUNTS = "root||||\nphysics|root|cpu=6|cpu=100000|20\ntheory|physics|||"
+QOS = "normal|0||||||\nlong|10|gres/gpu=4|gres/gpu=2|4|50||7-00:00:00\nother|5|cpu=1|||||"
+SACCT = "CANCELLED by 0|0:0"
 
 
 def make(folder: Path, name: str, text: str) -> None:
-    (folder / name).write_text(text)
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
     (folder / name).chmod(0o755)
 
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Programs of the accounting that answer as those of a cluster with slurmdbd."""
+    """Programs of Slurm that answer as those of a cluster with slurmdbd."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    make(folder, "sshare", f"#!/bin/sh\nprintf '%s\\n' '{SSHARE}'\n")
-    both = f'#!/bin/sh\ncase "$*" in *assoc*) printf "%s\\n" "{ASSOCIATIONS}";; *) printf "%s\\n" "{QOS}";; esac\n'
-    make(folder, "sacctmgr", both)
+    make(folder, "sshare", f"printf '%s\\n' '{SSHARE}'")
+    make(folder, "sacct", f"printf '%s\\n' '{SACCT}'")
+    forgotten = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
+    make(folder, "scontrol", f'case "$*" in *config*) echo "ClusterName             = sandbox";; *) {forgotten};; esac')
+    answers = {"*format=Account": "physics\ntheory", "*user=\\ *": ACCOUNTS, "*assoc*": USER, "*qos*": QOS}
+    cases = "".join(f"{words}) printf '%s\\n' '{text}';;\n" for words, text in answers.items())
+    make(folder, "sacctmgr", f'case "$*" in\n{cases}esac')
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
     return folder
 
 
 def test_quota_has_shares_and_limits(programs: Path) -> None:
     found = accounting.quota(SimpleNamespace(), {})  # type: ignore[arg-type]
-    assert found["shares"] == [
-        {"account": "physics", "shares": "0.25", "used": "81000", "part": "0.1", "share": "0.75"}
-    ]
-    (account,) = found["accounts"]
-    assert account["account"] == "physics" and "cpu=400 for the account" in account["limits"]
-    assert "100 jobs in the queue" in account["limits"] and "2-00:00:00 of time" in account["limits"]
+    assert found["shares"][0] == {
+        "account": "physics", "shares": "0.5", "used": "31", "part": "0.355558", "share": "0.666667",
+    }  # fmt: skip
+    assert [row["account"] for row in found["accounts"]] == ["physics", "theory", "physics"]
+    assert "cpu=4 a job" in found["accounts"][1]["limits"] and "1-00:00:00 of time" in found["accounts"][1]["limits"]
     assert [row["name"] for row in found["qos"]] == ["normal", "long"]
-    assert found["qos"][0]["limits"] == "" and "gres/gpu=8 a user" in found["qos"][1]["limits"]
+    assert found["qos"][0]["limits"] == "" and "gres/gpu=2 a user" in found["qos"][1]["limits"]
+    assert accounting.accounts("sandbox") == ["physics", "theory"]
+
+
+def test_limits_of_an_account_above_the_own_one_are_shown(programs: Path) -> None:
+    found = accounting.quota(SimpleNamespace(), {})["accounts"]  # type: ignore[arg-type]
+    assert "cpu=6 for all its users" in found[-1]["limits"] and "20 jobs of all its users" in found[-1]["limits"]
+
+
+def test_end_of_a_job_that_the_controller_has_forgotten_is_that_of_the_accounting(programs: Path) -> None:
+    assert runs._last_facts("11") == ("CANCELLED", "0:0")
 
 
 def test_cluster_without_accounting_says_so_in_one_line(programs: Path) -> None:
     for name in ("sshare", "sacctmgr"):
-        make(
-            programs, name, "#!/bin/sh\necho 'You are not running a supported accounting_storage plugin' >&2\nexit 1\n"
-        )
+        make(programs, name, "echo 'You are not running a supported accounting_storage plugin' >&2\nexit 1")
     with pytest.raises(AgentError) as caught:
         accounting.quota(SimpleNamespace(), {})  # type: ignore[arg-type]
     assert caught.value.code == "slurm.accounting" and "accounting_storage" in caught.value.message
-    assert "\n" not in caught.value.message and accounting.accounts() == []
+    assert "\n" not in caught.value.message and accounting.accounts("sandbox") == []
 
 
 class Quota:

@@ -136,7 +136,7 @@ def test_target_that_the_cluster_does_not_have_is_refused(fields: dict[str, str]
 
 
 def test_target_and_job_that_fit_are_accepted() -> None:
-    target = SlurmTarget(name="c", partition="gpu", account="physics", constraint="a100|h100&[x*2]")
+    target = SlurmTarget(name="c", partition="gpu", account="Physics", constraint="a100|h100&[x*2]")
     checks.check_target(target, FACTS)
     several = SlurmTarget(name="c", partition="gpu,cpu", constraint="a100")
     checks.check_target(several, FACTS)

@@ -14,16 +14,22 @@ Json = Dict[str, Any]
 
 #: Seconds for an answer of the accounting, which is another service than the controller.
 _TIMEOUT_S = 5.0
-#: Columns of limits of an account and of a quality of service, and what they mean; ``{}`` is the value.
-_ACCOUNT_LIMITS = {
-    "GrpTRES": "{} for the account",
-    "GrpTRESMins": "{} minutes for the account",
-    "GrpJobs": "{} jobs of the account",
+#: Columns of limits of this user in an account, of a whole account, and of a quality of service, and what they mean;
+#: ``{}`` is the value.
+_USER_LIMITS = {
+    "GrpTRES": "{} at a time",
+    "GrpTRESMins": "{} minutes in all",
+    "GrpJobs": "{} jobs at a time",
     "MaxTRES": "{} a job",
     "MaxTRESMins": "{} minutes a job",
     "MaxJobs": "{} jobs at a time",
     "MaxSubmit": "{} jobs in the queue",
     "MaxWall": "{} of time",
+}
+_ACCOUNT_LIMITS = {
+    "GrpTRES": "{} for all its users",
+    "GrpTRESMins": "{} minutes for all its users",
+    "GrpJobs": "{} jobs of all its users at a time",
 }
 _QOS_LIMITS = {
     "GrpTRES": "{} for all",
@@ -35,10 +41,10 @@ _QOS_LIMITS = {
 }
 
 
-def accounts() -> List[str]:
-    """Return the accounts of this user; none where the accounting does not answer."""
+def accounts(cluster: str) -> List[str]:
+    """Return the accounts of this user on a cluster; none where the accounting does not answer."""
     try:
-        rows = _accounts("Account")
+        rows = _associations(cluster, user_name(), "Account")
     except AgentError:
         return []
     return sorted({row[0] for row in rows if row[0]})
@@ -48,7 +54,12 @@ def _shares() -> List[Json]:
     # Lines of this user; those of the accounts above have no name of a user.
     rows = _table("sshare", "-U", columns=("Account", "NormShares", "RawUsage", "EffectvUsage", "FairShare"))
     names = ("account", "shares", "used", "part", "share")
-    return [dict(zip(names, row)) for row in rows]
+    return [dict(zip(names, [row[0], *map(_short, row[1:])])) for row in rows]
+
+
+def _short(number: str) -> str:
+    """Return a number without the zeros at its end."""
+    return number.rstrip("0").rstrip(".") if "." in number else number
 
 
 def quota(context: AgentContext, payload: Json) -> Json:
@@ -80,11 +91,23 @@ def quota(context: AgentContext, payload: Json) -> Json:
 
 
 def _account_rows() -> List[Json]:
-    rows = _accounts("Account", "Partition", "QOS", *_ACCOUNT_LIMITS)
-    return [
-        {"account": row[0], "partition": row[1], "qos": row[2], "limits": _limits(_ACCOUNT_LIMITS, row[3:])}
+    """Return the accounts of this user, and then those accounts and the ones above them that have limits as a whole."""
+    cluster = commands.config().get("ClusterName", "")
+    rows = _associations(cluster, user_name(), "Account", "Partition", "QOS", *_USER_LIMITS)
+    found = [
+        {"account": row[0], "partition": row[1], "qos": row[2], "limits": _limits(_USER_LIMITS, row[3:])}
         for row in rows
     ]
+    # Rows without a user are the accounts themselves; limits of a user are those of the account where they have none.
+    whole = {row[0]: row[1:] for row in _associations(cluster, "", "Account", "ParentName", *_ACCOUNT_LIMITS)}
+    names = list(dict.fromkeys(row[0] for row in rows))
+    for name in names:
+        parent, *values = whole.get(name, [""])
+        if any(values):
+            found.append({"account": name, "partition": "", "qos": "", "limits": _limits(_ACCOUNT_LIMITS, values)})
+        if parent and parent not in names:
+            names.append(parent)
+    return found
 
 
 def _qos_rows() -> List[Json]:
@@ -92,8 +115,9 @@ def _qos_rows() -> List[Json]:
     return [{"name": row[0], "priority": row[1], "limits": _limits(_QOS_LIMITS, row[2:])} for row in rows]
 
 
-def _accounts(*columns: str) -> List[List[str]]:
-    return _table("sacctmgr", "show", "assoc", "user=" + user_name(), columns=columns)
+def _associations(cluster: str, user: str, *columns: str) -> List[List[str]]:
+    """Return the rows of a user in the accounts of a cluster: one accounting may serve several clusters."""
+    return _table("sacctmgr", "show", "assoc", "cluster=" + cluster, "user=" + user, columns=columns)
 
 
 def _limits(words: Dict[str, str], values: Sequence[str]) -> str:

@@ -34,7 +34,7 @@ def read() -> Json:
     """
     if _known and protocol.mono() - _known[-1][0] < _KEPT_S:
         return _known[-1][1]
-    config = _config()
+    config = commands.config()
     found: Json = {
         "version": commands.run("sinfo", "--version").strip().rpartition(" ")[2],
         "partitions": [_partition(row) for row in commands.show("partition")],
@@ -42,7 +42,7 @@ def read() -> Json:
         "used": gpus_used(),
         "kill_wait": commands.whole(config.get("KillWait", "30")) or 30,
         "max_array": commands.whole(config.get("MaxArraySize", "")),
-        "accounts": accounting.accounts(),
+        "accounts": accounting.accounts(config.get("ClusterName", "")),
     }
     _known[:] = [(protocol.mono(), found)]
     return found
@@ -51,12 +51,6 @@ def read() -> Json:
 def forget() -> None:
     """Let the next call ask the cluster again."""
     _known.clear()
-
-
-def _config() -> Dict[str, str]:
-    lines = commands.run("scontrol", "show", "config").splitlines()
-    rows = (line.partition("=") for line in lines)
-    return {name.strip(): value.strip() for name, equals, value in rows if equals}
 
 
 def _partition(row: Mapping[str, str]) -> Json:

@@ -148,6 +148,12 @@ def show(kind: str, *names: str, timeout_s: float = TIMEOUT_S) -> Sequence[Dict[
     return [pairs(line) for line in lines if "=" in line]
 
 
+def config() -> Dict[str, str]:
+    """Return the settings of the controller."""
+    rows = (line.partition("=") for line in run("scontrol", "show", "config").splitlines())
+    return {name.strip(): value.strip() for name, equals, value in rows if equals}
+
+
 def duration(text: str) -> Optional[float]:
     """Return the seconds of a time of Slurm, ``1-02:30:00``, ``30:00``, ``5``; ``None`` for no limit."""
     days, dash, rest = text.partition("-") if "-" in text else ("0", "", text)

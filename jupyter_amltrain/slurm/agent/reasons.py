@@ -57,10 +57,9 @@ _LIMITS: Tuple[Tuple[str, str], ...] = (
     ("CPU", "processors"),
     ("Node", "nodes"),
     ("Mem", "memory"),
-    ("Jobs", "jobs"),
-    ("Job", "jobs"),
     ("Wall", "time"),
     ("Time", "time"),
+    ("Job", "jobs"),
 )
 
 
@@ -83,10 +82,18 @@ def _limit(name: str) -> str:
         owner = "a limit"
     else:
         return ""
-    what = next((what for part, what in _LIMITS if part in name), "resources")
-    if "PerJob" in name or name.endswith("Job"):
-        return "%s allows no job with so many %s: cancel it, and ask for less" % (owner, what)
-    return "%s allows no more %s at the same time: it starts when jobs of yours or of your group end" % (owner, what)
+    is_of_job = "PerJob" in name or "PerNode" in name
+    kind = name.replace("PerJob", "").replace("PerNode", "")
+    what = next((what for part, what in _LIMITS if part in kind), "resources")
+    if is_of_job:
+        many = "much" if what in ("memory", "time") else "many"
+        long = " for so long" if "Minutes" in name else ""
+        return "%s allows no job with so %s %s%s: cancel it, and ask for less" % (owner, many, what, long)
+    if ("Minutes" in name and "RunMinutes" not in name) or "GrpWall" in name:
+        of = "" if what == "time" else " of %s" % what
+        return "%s has used up its time%s: ask an administrator, or use another --account or --qos" % (owner, of)
+    text = "%s allows no more %s at the same time: it starts when jobs of yours or of your group end, or never if it"
+    return (text + " needs more than the limit by itself") % (owner, what)
 
 
 def ended(state: str, exit_code: str) -> Tuple[str, str, str]:
