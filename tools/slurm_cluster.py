@@ -30,7 +30,8 @@ NODES = ("n1", "n2")
 GPUS_OF_NODE = 2
 
 #: ``{}`` are filled in by :meth:`Cluster._write`. Without ``NoInAddrAny`` the daemons listen on all addresses;
-#: ``jobacct_gather/linux`` makes ``slurmstepd`` crash in a container without control groups.
+#: ``jobacct_gather/linux`` makes ``slurmstepd`` crash in a container without control groups. Steps with PMIx
+#: have folders of the same name on both nodes, below TmpFS.
 _CONF = """ClusterName=sandbox
 SlurmctldHost={host}(127.0.0.1)
 SlurmUser=root
@@ -42,6 +43,7 @@ SlurmctldPort={port}
 SlurmctldPidFile={folder}/run/slurmctld.pid
 SlurmdPidFile={folder}/run/slurmd.%n.pid
 SlurmdSpoolDir={folder}/spool/%n
+TmpFS={folder}/tmp/%n
 StateSaveLocation={folder}/spool/ctld
 SlurmctldLogFile={folder}/log/slurmctld.log
 SlurmdLogFile={folder}/log/slurmd.%n.log
@@ -135,7 +137,13 @@ class Cluster:
         self.folder, self.cpus, self._limits_memory = folder, cpus, limits_memory
         plugin = "task/cgroup" if limits_memory else "task/none"
         self._settings = {"min_job_age": min_job_age, "task_plugin": plugin}
-        for name in ("run", "spool/ctld", "log", "gpu", *(f"spool/{node}" for node in NODES)):
+        for name in (
+            "run",
+            "spool/ctld",
+            "log",
+            "gpu",
+            *(f"{part}/{node}" for part in ("spool", "tmp") for node in NODES),
+        ):
             (folder / name).mkdir(mode=0o755, parents=True, exist_ok=True)
         self._write()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}

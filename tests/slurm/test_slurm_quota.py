@@ -11,7 +11,7 @@ import pytest
 from jupyter_amltrain.agent.protocol import AgentError
 from jupyter_amltrain.commands.registry import Context, run
 from jupyter_amltrain.errors import CommandError
-from jupyter_amltrain.slurm.agent import accounting, runs
+from jupyter_amltrain.slurm.agent import accounting, commands, runs
 
 #: Answers of Slurm 22.05 with slurmdbd to a user of two accounts, of which one is below the other.
 SSHARE = "physics|0.500000|31|0.355558|0.666667\ntheory|1.000000|57|1.000000|0.333333"
@@ -61,6 +61,8 @@ def test_limits_of_an_account_above_the_own_one_are_shown(programs: Path) -> Non
 
 def test_end_of_a_job_that_the_controller_has_forgotten_is_that_of_the_accounting(programs: Path) -> None:
     assert runs._last_facts("11") == ("CANCELLED", "0:0")
+    with pytest.raises(commands.CommandRefused):  # and not a controller that does not answer
+        commands.show("job", "11")
 
 
 def test_cluster_without_accounting_says_so_in_one_line(programs: Path) -> None:

@@ -18,6 +18,8 @@ _SILENT = (
     *("Unable to contact slurm controller", "Socket timed out", "Connection refused", "slurm_load_jobs error"),
     *("Zero Bytes were transmitted", "Slurm temporarily unable to accept job"),
 )
+#: What one prints whose job the controller has forgotten.
+_NO_JOB = "Invalid job id"
 #: Prefixes that Slurm's programs put before what they print as errors.
 _PREFIXES = ("sbatch: error: ", "squeue: error: ", "scancel: error: ", "scontrol: error: ", "sinfo: error: ", "error: ",
              "sbatch: ")  # fmt: skip
@@ -79,7 +81,7 @@ def run(
     if done.returncode == 0 or (may_fail and output):
         return output
     message = error_text(errors) or "exit code %d" % done.returncode
-    if any(one in errors for one in _SILENT):
+    if any(one in errors for one in _SILENT) and _NO_JOB not in errors:
         raise SilentController(message)
     raise CommandRefused(argv[0], message)
 
