@@ -48,7 +48,7 @@ def _table(path: Path) -> Path:
 
 def _alone(table: Path) -> float:
     """Seconds of the search and the last fit by FLAML alone."""
-    from jupyter_amltrain.automl.job.search import cores
+    from jupyter_amltrain.automl.job.flaml_search import cores
 
     argv = [sys.executable, "-W", "ignore", "-c", ALONE, str(table), str(TRIALS), str(cores())]
     env = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}  # as ours; otherwise a busy machine decides

@@ -116,8 +116,12 @@ def test_asked_minutes_are_held(api: Any, flaml: dict[str, str]) -> None:
     run = api.automl(table().drop(columns="number"), "class", max_minutes=1, env=flaml)
     run.wait(TIMEOUT_S)
     seconds = sum((phase.end or 0.0) - phase.start for phase in run.run.status.phases if phase.name == "running")
-    # On a busy machine the end takes longer than what was left for it.
-    assert 50 <= seconds <= 60 * (1.1 if os.getloadavg()[0] < 2 else 2)
+    began = min(phase.start for phase in run.run.status.phases if phase.name == "running")
+    last = max(child.ended for child in run.children())
+    print(f"--max-minutes 1: {seconds:.1f} s, the last trial at {last - began:.1f} s, load {os.getloadavg()[0]:.1f}")
+    assert 30 <= last - began <= 62
+    # Where many programs want the processors, the end takes longer than the beginning lets expect.
+    assert 50 <= seconds <= 60 * (1.1 if os.getloadavg()[0] < 3 * (os.cpu_count() or 1) else 2)
 
 
 def test_forecast_predicts_the_next_steps(api: Any, flaml: dict[str, str]) -> None:

@@ -11,4 +11,4 @@ class UnusableData(Exception):
 
 
 class Stopped(BaseException):
-    """The run was canceled: what was found so far is kept. No library catches it."""
+    """The run was canceled, or its time is over: what was found so far is kept. No library catches it."""

@@ -15,11 +15,12 @@ import warnings
 from typing import Any, NamedTuple
 
 from . import forecast, report, table
+from .clock import Clock, Deadline
 from .columns import TableColumns
 from .errors import FINAL_EXIT_CODE, Stopped, UnusableData
+from .flaml_search import FlamlSearch, Limits, engine
 from .metrics import CLASSIFICATION, DEFAULTS, FORECASTING, METRICS, scores
 from .model import TableModel
-from .search import Clock, Limits, ModelSearch
 from .trials import Board, ModelTrial, TrialJournal, run_folder, write_children
 
 #: Files of the run folder, and of its model.
@@ -75,14 +76,10 @@ class _Run:
         self._failure = ""
 
     def run(self, data: Any) -> dict[str, Any]:
-        from .search import engine
-
         engine()  # before the data is read: without it nothing can be done
-        # A canceled run has ten seconds for its model: what that needs is imported before.
         import mlflow
-        import mlflow.sklearn
-        import sklearn.metrics  # noqa: F401
 
+        _import_end()
         frame = table.read(data, self._options.get("read"))
         prepared = self._prepared(frame)
         run_id = (mlflow.active_run() or mlflow.start_run()).info.run_id
@@ -91,13 +88,13 @@ class _Run:
         journal = TrialJournal(
             checkpoints, prepared.metric, {**self._options, **shape, "max_minutes": None}, self._began
         )
-        search = ModelSearch(
+        search = FlamlSearch(
             prepared.task, prepared.metric, 0 if prepared.classes is None else len(prepared.classes), self._seed,
             list(self._options.get("learners") or ()), journal,
         )  # fmt: skip
         mlflow.log_params({"task": prepared.task, "metric": prepared.metric, "rows": len(frame), "seed": self._seed})
         board = Board(journal, prepared.metric, run_folder(), lambda trial: _log_best(run_id, prepared.metric, trial))
-        clock = Clock(self._seconds, self._began, journal.earlier_s)
+        clock = Clock(self._seconds, self._began, journal.earlier_s, len(prepared.rows))
         if journal.continued:
             print(f"Continues after {journal.continued} trials of an earlier attempt.", flush=True)
         board.start()
@@ -181,19 +178,23 @@ class _Run:
 
     # ---- the search
 
-    def _search(self, search: ModelSearch, prepared: Prepared, clock: Clock) -> None:
+    def _search(self, search: FlamlSearch, prepared: Prepared, clock: Clock) -> None:
         limits = Limits(
-            clock.for_search(len(prepared.rows)), self._options.get("max_trials"),
+            clock.for_trials, self._options.get("max_trials"),
             bool(self._options.get("patience")), self._options.get("trial_seconds"),
         )  # fmt: skip
         signal.signal(signal.SIGTERM, self._on_sigterm)
         signal.signal(signal.SIGVTALRM, self._stop)
+        deadline = Deadline(clock, lambda: search.fit_seconds(len(prepared.rows)), signal.SIGVTALRM)
         self._may_stop = not self._is_stopped
+        if clock.left is not None:
+            deadline.start()
         try:
             search.run(prepared.rows, prepared.target, limits)
         except Stopped:
             self._may_stop = False
-            print("Canceled: keeps the best model so far.", flush=True)
+            if self._is_stopped:
+                print("Canceled: keeps the best model so far.", flush=True)
         except UnusableData:
             raise
         except Exception as error:  # of a model: what the others have found is kept
@@ -202,6 +203,7 @@ class _Run:
             print(f"{self._failure}. Keeps the best model so far.", flush=True)
         finally:
             self._may_stop = False
+            deadline.close()
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
     def _on_sigterm(self, *_: Any) -> None:
@@ -219,7 +221,7 @@ class _Run:
     # ---- the result
 
     def _finish(
-        self, search: ModelSearch, prepared: Prepared, journal: TrialJournal, clock: Clock, searching: float
+        self, search: FlamlSearch, prepared: Prepared, journal: TrialJournal, clock: Clock, searching: float
     ) -> dict[str, Any]:
         best = journal.best
         if best is None:
@@ -257,7 +259,7 @@ class _Run:
             pictures = {"residuals": lambda: report.residual_picture(truth, model.predict(test), name, self._seed)}
         return found, model, test, pictures
 
-    def _scored_forecast(self, search: ModelSearch, prepared: Prepared, best: ModelTrial, estimator: Any) -> Any:
+    def _scored_forecast(self, search: FlamlSearch, prepared: Prepared, best: ModelTrial, estimator: Any) -> Any:
         series, ordered = prepared.series, prepared.sorted
         assert series is not None
         is_end = series.ends(ordered)
@@ -337,6 +339,23 @@ class _Run:
         _log_picture("importance", lambda: report.importance_picture(found, prepared.metric))
 
 
+def _import_end() -> None:
+    """Import what the end of the run needs, before the search: a canceled run has ten seconds for its model.
+
+    A first model is saved and forgotten, because MLflow imports much of it only then.
+    """
+    import mlflow.sklearn
+    import sklearn.metrics  # noqa: F401
+    from sklearn.dummy import DummyClassifier
+
+    logging.getLogger("mlflow.sklearn").setLevel(logging.ERROR)  # it warns of pickles, which hold the run's own classes
+    if importlib.util.find_spec("matplotlib") is not None:
+        import matplotlib.figure  # noqa: F401
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, _MODEL)
+        mlflow.sklearn.save_model(DummyClassifier(), path, pip_requirements=[], serialization_format="cloudpickle")
+
+
 def _log_best(run_id: str, metric: str, trial: ModelTrial) -> None:
     """Log the best value so far; a failure is only noted."""
     import mlflow
@@ -353,7 +372,6 @@ def _log_model(model: Any, example: Any, name: str) -> None:
     import mlflow
     import mlflow.sklearn
 
-    logging.getLogger("mlflow.sklearn").setLevel(logging.ERROR)  # it warns of pickles, which hold the run's own classes
     package = sys.modules[__package__ or __name__]
     cloudpickle.register_pickle_by_value(package)
     head = example.head(_EXAMPLE_ROWS)

@@ -6,7 +6,6 @@ import importlib.util
 import json
 import logging
 import os
-import time
 import warnings
 from typing import Any, NamedTuple
 
@@ -18,13 +17,11 @@ from .trials import ModelTrial, TrialJournal
 _MANY = 1_000_000
 #: Rows up to which trials are compared by cross-validation; FLAML's own rule also looks at the time.
 _SMALL = 10_000
-_FOLDS = 5
+_FOLDS, _HELD_OUT = 5, 0.2
 #: Models that need a package of their own.
 _BOOSTERS = {"lgbm": "lightgbm", "xgboost": "xgboost", "xgb_limitdepth": "xgboost", "catboost": "catboost"}
 #: Rows on which an estimator and FLAML's model of it are compared.
 _COMPARED = 100
-#: Seconds for the end of a run, and as a share of what its beginning took.
-_END_S, _END_SHARE = 10.0, 0.6
 #: Fewest seconds in which a continued search tries anything.
 _LEAST_S = 2.0
 
@@ -50,7 +47,7 @@ class Limits(NamedTuple):
     trial_seconds: float | None = None
 
 
-class ModelSearch:
+class FlamlSearch:
     """One search over models for rows that are numbers.
 
     Parameters
@@ -97,11 +94,24 @@ class ModelSearch:
         if points := self._journal.starting_points():
             settings["starting_points"] = points
         if self.task == FORECASTING:
-            settings.update(eval_method="holdout", split_type="time", split_ratio=0.2)
-        elif len(rows) <= _SMALL:
-            settings.update(eval_method="cv", n_splits=max(2, min(_FOLDS, len(rows) // 5)))
+            settings.update(eval_method="holdout", split_type="time", split_ratio=_HELD_OUT)
+        elif folds := self._folds(len(rows)):
+            settings.update(eval_method="cv", n_splits=folds)
         self._journal.begin()
         engine().fit(rows, target, **self._common(), **settings)
+
+    def _folds(self, rows: int) -> int:
+        """Return the folds of each trial; 0 where a part of the rows is held out."""
+        return 0 if self.task == FORECASTING or rows > _SMALL else max(2, min(_FOLDS, rows // 5))
+
+    def fit_seconds(self, rows: int) -> float | None:
+        """Return how long the best trial so far needs to be fitted on all rows; ``None`` without a trial."""
+        if (best := self._journal.best) is None:
+            return None
+        folds = self._folds(rows)
+        share = folds - 1 if folds else 1 - _HELD_OUT  # of all rows that its trial has fitted, in all folds
+        fits = 2 if self.task == FORECASTING else 1  # that model learns from the last steps, too
+        return fits * best.seconds * rows / (share * max(1, best.rows))
 
     def _fitting(self, rows: int) -> Any:
         """Return the models to try: FLAML's choice, for few numbers with a linear one, which it leaves out."""
@@ -175,35 +185,3 @@ def cores() -> int:
     """Return the processors that this process may use."""
     count = getattr(os, "sched_getaffinity", None)
     return len(count(0)) if count is not None else os.cpu_count() or 1
-
-
-class Clock:
-    """The time of the whole run, of which the search leaves what the end of the run needs.
-
-    Parameters
-    ----------
-    seconds
-        For the whole run, of all attempts; ``None`` for no limit.
-    began
-        When the process of the job started, in Unix seconds.
-    """
-
-    def __init__(self, seconds: float | None, began: float, earlier: float) -> None:
-        self._until = None if seconds is None else began + seconds - earlier
-        self._seconds, self._began = seconds, began
-
-    @property
-    def left(self) -> float | None:
-        """Seconds that are left; ``None`` for no limit."""
-        return None if self._until is None else self._until - time.time()
-
-    def for_search(self, rows: int) -> float | None:
-        """Return the seconds for trials: the model is fitted once more, scored and logged after them.
-
-        On a machine that was slow to begin, that takes longer, too.
-        """
-        left = self.left
-        if left is None or self._seconds is None:
-            return None
-        end = max(_END_S, _END_SHARE * (time.time() - self._began)) + rows / 20_000
-        return left - min(end, 0.25 * self._seconds)
