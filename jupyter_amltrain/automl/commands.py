@@ -12,9 +12,10 @@ from jupyter_amltrain.automl.data import input_of_path, readable
 from jupyter_amltrain.automl.functions import search_job
 from jupyter_amltrain.automl.job.metrics import METRICS, TASKS
 from jupyter_amltrain.automl.options import ENGINES, LEARNERS, SearchOptions, check_engine, checked
+from jupyter_amltrain.automl.plan_text import plan_text, shown_request
 from jupyter_amltrain.commands.parser import Parser
 from jupyter_amltrain.commands.registry import Command, Context, Defaults, Examples, Result
-from jupyter_amltrain.commands.submit import SubmitRequest, job_flags, plan_text, send, submission_of
+from jupyter_amltrain.commands.submit import SubmitRequest, job_flags, send, submission_of
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.jobs import flag_types
 from jupyter_amltrain.jobs.flags import job_fields, typed_values
@@ -74,7 +75,7 @@ def _flags(parser: Parser) -> None:
     flag("--target", metavar="NAME", help="where to run; default the target in use")
     job_flags(parser, without=_WITHOUT)
     flag("--wait", action="store_true", help="wait until the run ends; a failed run is an error")
-    flag("--dry-run", action="store_true", help="print the request without sending it")
+    flag("--dry-run", action="store_true", help="print what would be searched and sent; submit nothing")
     if parser.magic:
         flag("--as", dest="as_name", metavar="NAME", type=flag_types.variable, help="assign the run to NAME")
     else:
@@ -82,13 +83,18 @@ def _flags(parser: Parser) -> None:
 
 
 def _run(args: argparse.Namespace, context: Context) -> Result:
-    submission = _submission(args, context)
-    if submission.dry_run:
-        return Result(plan_text(submission) + "\n", verbatim=True)
-    return context.submitted(send(submission), submission)
+    from jupyter_amltrain import api
+
+    search, names, submission = _submission(args, context)
+    if not submission.dry_run:
+        return context.submitted(send(submission), submission)
+    plan = api.plan_spec(submission.spec, target=submission.target_name)
+    target = submission.target_name or api.current_target()
+    return Result(plan_text(search, names, plan, target), shown_request(plan.request))
 
 
-def _submission(args: argparse.Namespace, context: Context) -> SubmitRequest:
+def _submission(args: argparse.Namespace, context: Context) -> tuple[SearchOptions, dict[str, str], SubmitRequest]:
+    """Return the search, the names of its tables, and what is sent."""
     check_engine(args.engine)
     for flag, value in (("--data", args.data), ("--target-column", args.target_column)):
         if not value:
@@ -119,7 +125,7 @@ def _submission(args: argparse.Namespace, context: Context) -> SubmitRequest:
     fields["notes"] = notes
     target = args.target or context.defaults.target or None
     spec = search_job(search, fields, target=target, values=values, files=files)
-    return submission_of(args, spec, "", context.defaults.target)
+    return search, names, submission_of(args, spec, "", context.defaults.target)
 
 
 def _check_tables(

@@ -24,7 +24,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def plan(*words: str, **namespace: Any) -> dict[str, Any]:
     """The request of a line in a notebook with these variables."""
     context = Context(prog="%aml_automl", namespace={"df": FRAME, **namespace}, history=tuple)
-    found: dict[str, Any] = json.loads(run("automl", [*words, "--dry-run"], context).text)
+    found: dict[str, Any] = run("automl", [*words, "--dry-run"], context).data
     return found
 
 
@@ -33,6 +33,36 @@ def test_line_becomes_a_cell_with_the_table_and_the_goal(api: Any) -> None:
     for part in ("aml_automl.run(df", "'register': 'mine'", "'task': 'classification'", "'metric': 'accuracy'"):
         assert part in text
     assert "'max_minutes'" not in text
+
+
+def test_dry_run_prints_the_search_without_the_sources_of_its_package(api: Any) -> None:
+    words = [
+        "--data",
+        "df",
+        "--target-column",
+        "y",
+        "--max-minutes",
+        "2",
+        "--learners",
+        "lgbm,rf",
+        "--register",
+        "mine",
+    ]
+    result = run("automl", [*words, "--dry-run"], Context(prog="%aml_automl", namespace={"df": FRAME}, history=tuple))
+    for part in (
+        "classification of y",
+        "accuracy",
+        "40 rows",
+        "20 %",
+        "lgbm, rf",
+        "2 min",
+        "mine",
+        "local",
+        "Note: The task",
+    ):
+        assert part in result.text
+    assert len(result.text) < 1500 and "aml_automl/main" in result.data["spec"]["modules"]
+    assert len(json.dumps(result.data)) < 20_000
 
 
 def test_time_is_the_limit_if_nothing_is_said(api: Any) -> None:
