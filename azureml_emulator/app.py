@@ -33,6 +33,7 @@ MODULES = (
     "uploads",
     "assets",
     "jobs",
+    "schedules",
     "history",
     "artifacts",
     "mlflow_tracking",

@@ -29,6 +29,17 @@ async def submit(call: Call) -> Any:
     before = call.world.part(Jobs).of(name)
     if before is not None:
         return arm.answer(_changed(before, sent))
+    return arm.created(call, begin(call, name, sent))
+
+
+def begin(call: Call, name: str, sent: dict[str, Any]) -> dict[str, Any]:
+    """Start a job by its properties; return its resource.
+
+    Raises
+    ------
+    Refused
+        What it names does not exist.
+    """
     cluster, size, low_priority = _compute(call, sent)
     if sent["jobType"] == "Command":
         _check_command(call, sent)
@@ -41,9 +52,8 @@ async def submit(call: Call) -> Any:
     jobs = call.world.part(Jobs)
     number = 1_770_000_000 + len(jobs.runs)
     made = Run(call.world, call.workspace_id, name, resource, number, cluster, size, low_priority)
-    answer = arm.created(call, resource)
     jobs.begin(made)
-    return answer
+    return resource
 
 
 @routes.arm("GET", "{ws}/jobs")

@@ -35,6 +35,7 @@ ROOTS = {
     "models": "ModelVersionProperties",
     "components": "ComponentVersionProperties",
     "computes": "Compute",
+    "schedules": "ScheduleProperties",
     "pendingUploads": "PendingUploadRequestDto",
 }
 

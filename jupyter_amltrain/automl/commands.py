@@ -15,7 +15,7 @@ from jupyter_amltrain.automl.options import ENGINES, LEARNERS, SearchOptions, ch
 from jupyter_amltrain.automl.plan_text import plan_text, shown_request
 from jupyter_amltrain.commands.parser import Parser
 from jupyter_amltrain.commands.registry import Command, Context, Defaults, Examples, Result
-from jupyter_amltrain.commands.submit import SubmitRequest, job_flags, send, submission_of
+from jupyter_amltrain.commands.submit import SubmitRequest, job_flags, run_flags, send, submission_of
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.jobs import flag_types
 from jupyter_amltrain.jobs.flags import job_fields, typed_values
@@ -74,12 +74,7 @@ def _flags(parser: Parser) -> None:
     flag("--engine", metavar="ENGINE", offers=ENGINES, default="flaml", help="the program that searches; default flaml")
     flag("--target", metavar="NAME", help="where to run; default the target in use")
     job_flags(parser, without=_WITHOUT)
-    flag("--wait", action="store_true", help="wait until the run ends; a failed run is an error")
-    flag("--dry-run", action="store_true", help="print what would be searched and sent; submit nothing")
-    if parser.magic:
-        flag("--as", dest="as_name", metavar="NAME", type=flag_types.variable, help="assign the run to NAME")
-    else:
-        flag("--json", action="store_true", help="print JSON")
+    run_flags(parser, dry_run="print what would be searched and sent; submit nothing")
 
 
 def _run(args: argparse.Namespace, context: Context) -> Result:

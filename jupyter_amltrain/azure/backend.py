@@ -27,6 +27,7 @@ from jupyter_amltrain.azure.job_body import job_file
 from jupyter_amltrain.azure.job_tracker import SYNC_TIMEOUT_S, JobTracker
 from jupyter_amltrain.azure.named_environments import AzureEnvironments
 from jupyter_amltrain.azure.polling import SingleFlight, poll_interval
+from jupyter_amltrain.azure.schedules import AzureSchedules
 from jupyter_amltrain.azure.sweep_body import sweep_problem
 from jupyter_amltrain.azure.targets import AmlComputeTarget, AzureTarget, InstanceTarget, ServerlessTarget
 from jupyter_amltrain.backends.base import Backend, LaunchPlan
@@ -386,6 +387,7 @@ class AzureBackend(Backend, Provisioner):
         self.monitors = MachineMonitors(self.compute)
         self.sweeps = AzureSweeps(self.compute)
         self.quota = AzureQuota(self.compute)
+        self.schedules = AzureSchedules(self.compute, self._yaml_payload)
         if isinstance(target, InstanceTarget):
             names = ("idle_shutdown", "schedule_start", "schedule_stop")
             self.settings = TargetSettings(target.name, **dict.fromkeys(names, self.compute.configure))
@@ -496,11 +498,16 @@ class AzureBackend(Backend, Provisioner):
 
     async def _plan_yaml(self, spec: JobSpec, snapshot: Snapshot, run_id: str) -> LaunchPlan:
         place, name = self._place(self.compute.workspace().arm_id, spec), job_body.job_name(run_id)
-        payload = job_body.yaml_payload_of(spec, place, name, self._tags(spec))
+        payload = self._yaml_payload(spec, name)
         await self.compute.check_run(spec)
         await self.compute.request("jobs.yaml_check", None, SYNC_TIMEOUT_S, job=payload)
         request = job_body.yaml_request_of(spec, place, name, self._tags(spec))
         return LaunchPlan(run_id=run_id, spec=spec, snapshot=snapshot, request={"run": run_id, **request})
+
+    def _yaml_payload(self, spec: JobSpec, name: str = "") -> dict[str, Any]:
+        """Return a YAML job as the service process takes it."""
+        place = self._place(self.compute.workspace().arm_id, spec)
+        return job_body.yaml_payload_of(spec, place, name, self._tags(spec))
 
     def _tags(self, spec: JobSpec) -> dict[str, str]:
         return job_body.tags_of(spec, self.target.name, __version__)
@@ -510,7 +517,7 @@ class AzureBackend(Backend, Provisioner):
         spec, name = plan.spec, job_body.job_name(plan.run_id)
         place = self._place(self.compute.workspace().arm_id, spec)
         if spec.job_type:
-            payload = job_body.yaml_payload_of(spec, place, name, self._tags(spec))
+            payload = self._yaml_payload(spec, name)
             return await self._record_launch(
                 plan,
                 await submit_with_recovery(self.compute.request, "jobs.yaml", name, OPERATION_TIMEOUT_S, job=payload),

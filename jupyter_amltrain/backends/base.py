@@ -13,6 +13,7 @@ from jupyter_amltrain.backends.capabilities import (
     NativeSweeps,
     RunArrays,
     RunQuestions,
+    RunSchedules,
     TargetMonitors,
     TargetOverview,
     TargetQuota,
@@ -86,6 +87,7 @@ class Backend(abc.ABC):
     quota: TargetQuota | None = None
     #: Arrays of equal runs; ``None`` for a target that takes single runs.
     arrays: RunArrays | None = None
+    schedules: RunSchedules | None = None
     #: Questions to runs; ``None`` for a target whose runs cannot be asked.
     questions: RunQuestions | None = None
     #: Sweeps whose trials the target chooses and runs itself; ``None`` for a target that runs single jobs.

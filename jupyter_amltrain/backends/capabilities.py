@@ -123,6 +123,40 @@ class TargetQuota(abc.ABC):
         """
 
 
+class RunSchedules(abc.ABC):
+    """Jobs that a target submits itself at fixed times."""
+
+    @abc.abstractmethod
+    async def create(self, name: str, cron: str, spec: JobSpec) -> dict[str, Any]:
+        """Let the target submit a job at these times from now on; a schedule of this name is replaced.
+
+        Parameters
+        ----------
+        cron
+            Minute, hour, day, month, day of the week.
+        spec
+            Checked job.
+
+        Returns
+        -------
+        dict
+            Its row: ``name``, ``when``, ``time_zone``, ``enabled``, ``job``.
+
+        Raises
+        ------
+        SpecError
+            The target cannot run such a job itself.
+        """
+
+    @abc.abstractmethod
+    async def list(self) -> list[dict[str, Any]]:
+        """Return the rows of all schedules."""
+
+    @abc.abstractmethod
+    async def remove(self, name: str) -> bool:
+        """Remove a schedule; return whether there was one. Jobs that it has submitted stay."""
+
+
 class RunArrays(abc.ABC):
     """Runs that differ only in their parameters: the target queues them together, and starts so many at a time itself.
 

@@ -58,8 +58,6 @@ def _flags(parser: Parser) -> None:
         "--scaling-steps", metavar="N", type=flag_types.count, samples=("200",),
         help="steps that each width is measured",
     )  # fmt: skip
-    parser.flag("--wait", action="store_true", help="wait until the run ends; a failed run is an error")
-    parser.flag("--dry-run", action="store_true", help="print the request without sending it")
     parser.flag("--yaml", action="store_true", help="with --dry-run: print the request as a file for az ml job create")
     parser.flag(
         "--save", metavar="FILE", help="write the job as a file of az ml with its code beside it; submit nothing",
@@ -69,8 +67,15 @@ def _flags(parser: Parser) -> None:
         "--template", metavar="NAME", offers=tuple(template.TEMPLATES),
         help="show a ready cell that trains with a framework; submit nothing",
     )  # fmt: skip
+    run_flags(parser)
+
+
+def run_flags(parser: Parser, what: str = "run", dry_run: str = "print the request without sending it") -> None:
+    """Add the flags of a line that starts a run: whether it waits for it, or only prints it, and what it returns."""
+    parser.flag("--wait", action="store_true", help=f"wait until the {what} ends; a failed {what} is an error")
+    parser.flag("--dry-run", action="store_true", help=dry_run)
     if parser.magic:
-        parser.flag("--as", dest="as_name", metavar="NAME", type=flag_types.variable, help="assign the run to NAME")
+        parser.flag("--as", dest="as_name", metavar="NAME", type=flag_types.variable, help=f"assign the {what} to NAME")
     else:
         parser.flag("--json", action="store_true", help="print JSON")
 

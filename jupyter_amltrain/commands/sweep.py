@@ -19,6 +19,7 @@ from jupyter_amltrain.commands.submit import (
     job_flags,
     job_of_line,
     notebook_flags,
+    run_flags,
     script_flags,
     secret,
     submission_of,
@@ -82,14 +83,9 @@ def _flags(parser: Parser) -> None:
     if parser.magic:
         notebook_flags(parser)
     parser.flag("--allow-unused", action="store_true", help="search parameters that nothing in the code reads")
-    parser.flag("--wait", action="store_true", help="wait until the sweep ends; a failed sweep is an error")
     parser.flag("--save", metavar="FILE", samples=("sweep.yml",),
                 help="write the sweep as a file of az ml with its code beside it; submit nothing")  # fmt: skip
-    parser.flag("--dry-run", action="store_true", help="print the request without sending it")
-    if parser.magic:
-        parser.flag("--as", dest="as_name", metavar="NAME", type=flag_types.variable, help="assign the sweep to NAME")
-    else:
-        parser.flag("--json", action="store_true", help="print JSON")
+    run_flags(parser, "sweep")
 
 
 def search_flags(parser: Parser) -> None:

@@ -11,7 +11,7 @@ import msgspec
 
 from jupyter_amltrain.commands.parser import Parser
 from jupyter_amltrain.commands.registry import Command, Context, Examples, Result
-from jupyter_amltrain.commands.submit import SubmitRequest, job_flags, job_of_line, notebook_flags, secret
+from jupyter_amltrain.commands.submit import SubmitRequest, job_flags, job_of_line, notebook_flags, run_flags, secret
 from jupyter_amltrain.commands.sweep import param, search_flags, sweep_of_line
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.jobs import flag_types
@@ -142,14 +142,9 @@ def _submit_flags(parser: Parser) -> None:
     parser.flag("--keep-going", action="store_true", help="when a step has failed, start those that do not need it")
     parser.flag("--name", metavar="NAME", default="", help="name of the run")
     parser.flag("--experiment", metavar="NAME", default="", help="experiment of MLflow")
-    parser.flag("--wait", action="store_true", help="wait until the pipeline ends; a failed one is an error")
     parser.flag("--save", metavar="FILE", samples=("pipeline.yml",),
                 help="write the pipeline as a file of az ml with its code beside it; submit nothing")  # fmt: skip
-    parser.flag("--dry-run", action="store_true", help="print the steps and what they take; submit nothing")
-    if parser.magic:
-        parser.flag("--as", dest="as_name", metavar="NAME", type=flag_types.variable, help="assign the run to NAME")
-    else:
-        parser.flag("--json", action="store_true", help="print JSON")
+    run_flags(parser, "pipeline", dry_run="print the steps and what they take; submit nothing")
 
 
 def _request(args: argparse.Namespace, context: Context) -> PipelineRequest:
@@ -231,14 +226,12 @@ def _submitted(args: argparse.Namespace, context: Context, run: TrackedRun, job:
 
 def _service_file(args: argparse.Namespace, context: Context) -> tuple[JobSpec, str] | None:
     """Return the job of a file and its target, if that is a service which runs the file itself."""
-    from jupyter_amltrain import api
     from jupyter_amltrain.schema import az_yaml_job
 
-    job = az_yaml.load(args.steps[0])
-    name = args.target or (api.target_of_compute(job.compute) if job.compute else context.defaults.target)
-    target = name or api.current_target()
+    target = _file_target(args.steps[0], args, context)
     if not functions.runs_files(target):
         return None
+    job = az_yaml.load(args.steps[0])
     if wrong := next((flag for flag in ("save", "only", "first", "no_reuse", "keep_going") if getattr(args, flag)), ""):
         flag = {"first": "--from"}.get(wrong, f"--{wrong.replace('_', '-')}")
         raise CommandError(
@@ -247,6 +240,16 @@ def _service_file(args: argparse.Namespace, context: Context) -> tuple[JobSpec, 
         )  # fmt: skip
     spec = az_yaml_job.spec_of_line(job, dict(args.param), {})
     return msgspec.structs.replace(spec, project=os.getcwd()), target
+
+
+def _file_target(path: str, args: argparse.Namespace, context: Context) -> str:
+    """Return the target of a file: that of the line, of the file, or the one in use."""
+    from jupyter_amltrain import api
+
+    compute = az_yaml.load(path).compute
+    return (
+        args.target or (api.target_of_compute(compute) if compute else context.defaults.target) or api.current_target()
+    )
 
 
 def _list(args: argparse.Namespace, context: Context) -> Result:
@@ -274,15 +277,48 @@ def _forget(args: argparse.Namespace, context: Context) -> Result:
 
 
 def _schedule_flags(parser: Parser) -> None:
-    parser.flag("file", metavar="FILE", help="a pipeline.yml of az ml")
+    parser.flag("file", nargs="?", metavar="FILE", help="a pipeline.yml of az ml; default: list what Azure ML runs")
     parser.flag("--cron", metavar="TIME", type=schedule.cron, samples=("'0 6 * * 1'",),
                 help="minute, hour, day, month and day of the week; default '0 6 * * *', each day at six")  # fmt: skip
     parser.flag("--target", metavar="NAME", default="", help="where steps run that name no target")
+    parser.flag("--name", metavar="NAME", default="", help="of the schedule of a service; default that of the file")
+    parser.flag("--remove", metavar="NAME", default="", help="remove a schedule of a service")
 
 
 def _schedule(args: argparse.Namespace, context: Context) -> Result:
-    """Print the line that runs a file at fixed times; change nothing."""
-    return Result(schedule.text(args.file, args.cron or schedule.DAILY, args.target))
+    """Let a service run a file at fixed times; for a machine print the line that does, and change nothing."""
+    if not args.file:
+        return _schedules(args, context)
+    when, target = args.cron or schedule.DAILY, _file_target(schedule.path_of(args.file), args, context)
+    found = functions.schedules_of(target)
+    if found is None:
+        return Result(schedule.text(args.file, when, args.target))
+    from jupyter_amltrain.schema import az_yaml_job
+
+    spec = az_yaml_job.spec_of_line(az_yaml.load(args.file), {}, {})
+    spec = msgspec.structs.replace(spec, project=os.getcwd())
+    row = functions.schedule_file(found, args.name or schedule.name_of(args.file), when, spec, target)
+    return Result(schedule.created_text(row, target), row)
+
+
+def _schedules(args: argparse.Namespace, context: Context) -> Result:
+    """List the schedules of a service, or remove one."""
+    from jupyter_amltrain import api
+
+    target = args.target or context.defaults.target or api.current_target()
+    found = functions.schedules_of(target)
+    if found is None:
+        raise CommandError(
+            f"{target!r} runs nothing at fixed times itself.",
+            hint="For a line of cron name a file: %aml_pipeline schedule pipeline.yml", code="pipeline.schedule",
+        )  # fmt: skip
+    if not args.remove:
+        rows = functions.schedule_rows(found)
+        return Result(schedule.table_text(rows, target), rows)
+    if not functions.unschedule(found, args.remove):
+        raise CommandError(f"{target} has no schedule {args.remove!r}.", hint="See: %aml_pipeline schedule",
+                           code="pipeline.schedule", field="remove")  # fmt: skip
+    return Result(f"{target} no longer runs {args.remove}. Jobs that it has submitted stay.")
 
 
 PIPELINE_COMMANDS = (

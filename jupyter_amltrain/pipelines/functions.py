@@ -10,6 +10,7 @@ import msgspec
 
 from jupyter_amltrain import api
 from jupyter_amltrain.backends.agent_backend import AgentBackend
+from jupyter_amltrain.backends.capabilities import RunSchedules
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.jobs.sweep import search_of
 from jupyter_amltrain.kernel.session import controller
@@ -201,6 +202,35 @@ def runs_files(target: str) -> bool:
         return not isinstance(backend, AgentBackend) and backend.sweeps is not None
 
     return controller().loop.call(get(), ANSWER_TIMEOUT_S)
+
+
+def schedules_of(target: str) -> RunSchedules | None:
+    """Return the schedules of a target that submits jobs at fixed times itself."""
+
+    async def get() -> RunSchedules | None:
+        return controller().backend(target).schedules
+
+    return controller().loop.call(get(), ANSWER_TIMEOUT_S)
+
+
+def schedule_file(schedules: RunSchedules, name: str, cron: str, spec: JobSpec, target: str) -> dict[str, Any]:
+    """Let a target run a file at fixed times; return the row of the schedule."""
+
+    async def create() -> dict[str, Any]:
+        _, checked = await controller().jobs.prepare(spec, target)
+        return await schedules.create(name, cron, checked)
+
+    return controller().loop.call(create(), None)
+
+
+def schedule_rows(schedules: RunSchedules) -> list[dict[str, Any]]:
+    """Return the rows of the schedules of a target."""
+    return controller().loop.call(schedules.list(), None)
+
+
+def unschedule(schedules: RunSchedules, name: str) -> bool:
+    """Remove a schedule; return whether there was one."""
+    return controller().loop.call(schedules.remove(name), None)
 
 
 def job_of_request(request: PipelineRequest) -> JobSpec:

@@ -7,10 +7,13 @@ import html
 
 import msgspec
 
+from jupyter_amltrain.errors import AmlTrainError
 from jupyter_amltrain.kernel.store import Entry
 from jupyter_amltrain.pipelines.graph import graph_of
+from jupyter_amltrain.pipelines.pipeline_file import planned_step
 from jupyter_amltrain.pipelines.pipeline_job import KIND
-from jupyter_amltrain.pipelines.plan import PipelinePlan
+from jupyter_amltrain.pipelines.plan import PipelinePlan, PlannedStep, ordered
+from jupyter_amltrain.schema import az_yaml
 from jupyter_amltrain.schema.run_graph import GraphNode, RunGraph
 
 #: Line and fill of a box by its state, readable on light and dark pages.
@@ -35,10 +38,13 @@ class GraphPart:
 
     def of(self, entry: Entry) -> RunGraph | None:
         """Return the graph; ``None`` for any other run."""
-        driver = entry.run.spec.driver
-        if driver is None or driver.kind != KIND:
+        spec = entry.run.spec
+        if spec.job_type == KIND:  # a service runs the file, and tells the states of its steps
+            steps = file_steps(spec.cell, entry.run.target)
+            return graph_of(steps, entry.children) if steps else None
+        if spec.driver is None or spec.driver.kind != KIND:
             return None
-        return graph_of(_plan(msgspec.json.encode(driver.plan)).steps, entry.children)
+        return graph_of(_plan(msgspec.json.encode(spec.driver.plan)).steps, entry.children)
 
     def text(self, shown: RunGraph) -> list[str]:
         """Return the summary and a line for each step."""
@@ -58,6 +64,16 @@ PART = GraphPart()
 @functools.lru_cache(maxsize=16)
 def _plan(data: bytes) -> PipelinePlan:
     return msgspec.json.decode(data, type=PipelinePlan)
+
+
+@functools.lru_cache(maxsize=16)
+def file_steps(text: str, target: str) -> tuple[PlannedStep, ...]:
+    """Return the steps of a file of ``az ml`` and what they take of each other; none of a file that has no order."""
+    try:
+        jobs = az_yaml.parse(text).doc.get("jobs")
+        return ordered([planned_step(str(name), node, target) for name, node in jobs.items()] if jobs else [])
+    except (AmlTrainError, AttributeError):  # the service has taken it: only the drawing is missing
+        return ()
 
 
 def svg_of(graph: RunGraph) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.errors import SpecError
+from jupyter_amltrain.pipelines.plan import DATA, Link, PlannedStep
 from jupyter_amltrain.pipelines.steps import NAME, Need, StepDefinition
 from jupyter_amltrain.schema import az_yaml, az_yaml_job
 from jupyter_amltrain.schema.az_yaml import JobFile, Keys
@@ -39,6 +40,18 @@ def steps_of_file(spec: JobSpec) -> list[StepDefinition]:
     if not isinstance(steps, Mapping) or not steps:
         raise job.error(("jobs",), "the pipeline has no steps.", "Add jobs: with a step that has a command:.")
     return [_step(job, spec, str(name), node) for name, node in steps.items()]
+
+
+def planned_step(name: str, node: Mapping[str, Any], target: str) -> PlannedStep:
+    """Return a step of any type as the graph shows it: where it runs, and what it takes of other steps."""
+    links: dict[str, Link] = {}
+    for key, value in (node.get("inputs") or {}).items():
+        source = value.get("path") if isinstance(value, Mapping) else value
+        found = _PARENT.fullmatch(source.strip()) if isinstance(source, str) else None
+        if found is not None and found[1] == "jobs" and found[3]:
+            links[str(key)] = Link(step=found[2], output=found[3], kind=DATA)
+    compute = str(node.get("compute") or "").rpartition(":")[2]
+    return PlannedStep(name=name, target=compute or target, links=links)
 
 
 def _step(job: JobFile, spec: JobSpec, name: str, node: Any) -> StepDefinition:

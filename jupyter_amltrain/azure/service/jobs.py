@@ -435,7 +435,7 @@ def check_yaml(call: ServiceCall, *, workspace: str, job: Mapping[str, Any]) -> 
     """
     del workspace
     call.progress("Reading the job.")
-    _load(job)
+    load(job)
 
 
 def submit_yaml(call: ServiceCall, *, workspace: str, job: Mapping[str, Any]) -> dict[str, Any]:
@@ -448,7 +448,7 @@ def submit_yaml(call: ServiceCall, *, workspace: str, job: Mapping[str, Any]) ->
     """
     ws = call.cloud.workspace(workspace)
     name = str(job["name"])
-    entity = _load(job)
+    entity = load(job)
     if is_taken(ws, name):
         raise SubmitError(f"Workspace {workspace} already has a job {name}.", hint="Submit it again.")
     call.check()
@@ -462,7 +462,7 @@ def submit_yaml(call: ServiceCall, *, workspace: str, job: Mapping[str, Any]) ->
         with sdk.quiet():
             created = sdk.create(client.jobs, entity, skip_validation=True)
     except Exception as error:  # the SDK raises the errors of several libraries
-        plain = _plain(error, job, ws.name)
+        plain = plain_error(error, job, ws.name)
         if isinstance(plain, AmlTrainError) and (existing := accepted(call, ws, name, plain)) is not None:
             return existing
         if isinstance(plain, AmlTrainError):
@@ -483,7 +483,14 @@ def _compute_of(entity: Any, job: Mapping[str, Any]) -> str:
 _LOADING = threading.Lock()
 
 
-def _load(job: Mapping[str, Any]) -> Any:
+def load(job: Mapping[str, Any]) -> Any:
+    """Return the SDK's object of a YAML job.
+
+    Raises
+    ------
+    SpecError
+        The SDK rejects it; the message names line and key.
+    """
     with sdk.quiet(), _LOADING:
         from azure.ai.ml import load_job
 
@@ -540,7 +547,7 @@ def _repair_automl(entity: Any) -> None:
     object.__setattr__(entity, "_to_rest_object", with_resources)
 
 
-def _plain(error: Exception, job: Mapping[str, Any], where: str) -> Exception:
+def plain_error(error: Exception, job: Mapping[str, Any], where: str) -> Exception:
     """Translate an error of the service or the SDK to one line."""
     if isinstance(error, AmlTrainError):
         return error
