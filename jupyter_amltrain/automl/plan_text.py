@@ -41,7 +41,7 @@ def plan_text(search: SearchOptions, tables: Mapping[str, str], plan: LaunchPlan
 
 
 def _table(spec: JobSpec, name: str) -> str:
-    shape = spec.values.get(name, {}).get("shape") or ()
+    shape: Any = spec.values.get(name, {}).get("shape") or ()
     return f"{name}, {shape[0]} rows, {shape[1]} columns" if len(shape) == 2 else name
 
 

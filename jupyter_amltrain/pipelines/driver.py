@@ -184,12 +184,12 @@ class PipelineDriver:
 
     # ---- one step
 
-    async def _run_step(self, step: StepRun) -> None:
-        """Bring a step to its end, and write it to the journal."""
-        begun = time.time()
+    async def _run_step(self, step: StepRun, part: JobInput | None = None) -> None:
+        """Bring a step, or a part of a split one with its file, to its end, and write it to the journal."""
+        begun, is_split = time.time(), bool(step.step.split) and part is None
         fields: dict[str, Any] = {"state": RunState.FAILED.value}
         try:
-            fields = await (self._run_parts(step) if step.step.split else self._run_one(step))
+            fields = await (self._run_parts(step) if is_split else self._run_one(step, part))
         except StepCanceled:
             fields = {"state": RunState.CANCELED.value}
         except AmlTrainError as error:
@@ -198,7 +198,7 @@ class PipelineDriver:
             log.exception("step %s", step.name)
             fields["reason"] = f"{type(error).__name__}: {error}"
         fields.setdefault("ended", time.time())
-        fields.setdefault("started", begun if step.step.split else step.started)
+        fields.setdefault("started", begun if is_split else step.started)
         step.end(self._append(END, step.name, **fields))
         self._print_end(step)
 
@@ -346,7 +346,7 @@ class PipelineDriver:
         step.state = RunState.RUNNING.value
         for part, path in zip(parts, paths, strict=True):
             if not part.is_ended:
-                self._follow(part, self._run_part(part, part_input(path, self._kernel.backend(step.step.target))))
+                self._follow(part, self._run_step(part, part_input(path, self._kernel.backend(step.step.target))))
         await asyncio.gather(*(part.task for part in parts if part.task is not None))
         if failed := next((part for part in parts if not part.is_completed), None):
             state = RunState.CANCELED.value if self._canceled else RunState.FAILED.value
@@ -364,16 +364,6 @@ class PipelineDriver:
         reused = sum(bool(part.reused) for part in parts)
         reason = f"{reused} of {len(parts)} files are unchanged." if reused else ""
         return {"state": RunState.COMPLETED.value, "outputs": outputs, "reason": reason}
-
-    async def _run_part(self, part: StepRun, file: JobInput) -> None:
-        try:
-            fields = await self._run_one(part, file)
-        except StepCanceled:
-            fields = {"state": RunState.CANCELED.value}
-        except AmlTrainError as error:
-            fields = {"state": RunState.FAILED.value, "reason": str(error)}
-        part.end(self._append(END, part.name, **{"ended": time.time(), **fields}))
-        self._print_end(part)
 
     # ---- ends
 

@@ -263,6 +263,27 @@ def test_pipeline_of_killed_kernel_goes_on(api: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
+def test_several_processes_are_a_step(api: Any) -> None:
+    count = (
+        "import os, pathlib\nrank = os.environ['RANK']\nassert os.environ['WORLD_SIZE'] == '2'\n"
+        "pathlib.Path(os.environ['AML_OUTPUT_PARTS'], rank + '.txt').write_text(str(len(rows) + int(rank)))\n"
+        "total = sum(rows)\n"
+    )
+    read = "import pathlib\nwords = sorted(path.read_text() for path in pathlib.Path(parts).glob('*.txt'))\n"
+    steps = [
+        step("make", "rows = [1, 2, 3]", out=["rows"], gpus=0),
+        step("spread", count, needs=["rows"], out=["total"], outputs=["parts"], processes=2, gpus=0),
+        step("gather", read, needs=["parts", "total"], out=["words"], gpus=0),
+    ]
+    run = api.pipeline(*steps).wait(DEADLINE)
+    check_whole(api, run, ("make", "spread", "gather"))
+    assert run.result("words") == ["3", "4"]
+    (spread,) = (child for child in run.children() if child.name == "spread")
+    assert api.attach(spread.handle).run.spec.processes == 2
+    assert ran(api.pipeline(*steps).wait(DEADLINE)) == set()
+
+
+@pytest.mark.thorough
 def test_search_is_a_step_whose_best_trial_gives_its_outputs(api: Any) -> None:
     steps = [
         step("make", "wanted = 2", out=["wanted"], gpus=0),
