@@ -49,9 +49,12 @@ async def cancel(kernel: Controller, run: DrivenRun) -> None:
         await asyncio.sleep(CANCEL_RETRY_S)
 
 
-async def wait_recorded(kernel: Controller, handles: Sequence[RunHandle]) -> None:
-    """Wait until MLflow has the records of runs that this process has followed."""
-    deadline = time.monotonic() + RECORD_TIMEOUT_S
+async def wait_recorded(kernel: Controller, handles: Sequence[RunHandle], seconds: float = RECORD_TIMEOUT_S) -> None:
+    """Wait until MLflow has the records of runs that this process has followed, at most so many seconds.
+
+    The record of a run that has none yet is written when the run is looked at.
+    """
+    deadline = time.monotonic() + min(seconds, RECORD_TIMEOUT_S)
     while time.monotonic() < deadline:
         entries = [entry for handle in handles if (entry := kernel.store.get(handle)) is not None]
         if not any(entry.run.tracking == "pending" and entry.run.project for entry in entries):

@@ -48,6 +48,9 @@ LOOK_INTERVAL_S = 0.25
 RETRY_S = 5.0
 #: Seconds in which canceled steps can end before the driver does.
 CANCEL_TIMEOUT_S = 6.0
+#: Fewest seconds for MLflow's records of the steps at the end, and as a share of the pipeline's time: whoever waits for
+#: a short pipeline would wait longer for its records than for its steps.
+RECORD_S, RECORD_SHARE = 3.0, 0.1
 
 
 class StepCanceled(Exception):
@@ -74,6 +77,7 @@ class PipelineDriver:
         self._message = ""
         self._canceled = False
         self._wake = asyncio.Event()
+        self._began = time.monotonic()
 
     # ---- the journal
 
@@ -406,7 +410,8 @@ class PipelineDriver:
         if not self._canceled:
             await self._return_values()
             handles = [step.handle for step in self.steps.values() if step.has_run and step.task is not None]
-            await wait_recorded(self._kernel, handles)
+            took = time.monotonic() - self._began
+            await wait_recorded(self._kernel, handles, max(RECORD_S, RECORD_SHARE * took))
             await self._kernel.loop.offload(self._kept.prune)
         return 0
 
