@@ -24,7 +24,7 @@ from jupyter_amltrain.kernel.store import RunStore
 from jupyter_amltrain.kernel.target_file import LOCAL, TargetFile, stored_fields
 from jupyter_amltrain.kernel.target_gpus import gpu_rows
 from jupyter_amltrain.loop import LoopThread
-from jupyter_amltrain.schema.fields import TargetAction
+from jupyter_amltrain.schema.fields import NAME, TargetAction, fields_of
 from jupyter_amltrain.schema.rows import Operation, TargetRow
 from jupyter_amltrain.schema.run import RunState
 from jupyter_amltrain.schema.target import ComputeTarget, LocalTarget, TargetInfo
@@ -100,6 +100,7 @@ def target_row_of(
     state, detail = _state(entry)
     if silence and not entry.busy:
         state, detail = "unreachable", silence
+    shown = {field.name for field in fields_of(type(target))} - {NAME.name}
     gpus = _names(info.gpus) if info is not None else {}
     lost = lost_text(info.gpus_lost) if info is not None else ""
     return TargetRow(
@@ -127,7 +128,7 @@ def target_row_of(
         running=running,
         queued=queued,
         checked_at=entry.checked_at,
-        fields={k: v for k, v in stored_fields(target).items() if k not in ("name", "kind")},
+        fields={k: v for k, v in stored_fields(target).items() if k in shown},
         acts=acts,
         work=entry.work,
     )

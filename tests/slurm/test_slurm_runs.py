@@ -23,6 +23,11 @@ def test_cell_returns_log_result_and_samples(kernel: Kernel) -> None:
     assert "--gpus-per-node=1" in script and "--mem=200M" in script and "--cpus-per-task=1" in script
 
 
+def test_row_has_no_field_that_the_form_hides(kernel: Kernel) -> None:
+    fields = kernel.row().fields
+    assert fields["partition"] == "main" and "proven" not in fields
+
+
 def test_waiting_job_says_why_and_is_canceled(kernel: Kernel) -> None:
     run = kernel.submit("print('never')", options=["--hold"], name="held")
     record = until(run.record, lambda found: "JobHeldUser" in (found.detail or ""))
