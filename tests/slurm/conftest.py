@@ -133,7 +133,7 @@ class Kernel:
         return record
 
 
-def until(read: Callable[[], Any], is_enough: Callable[[Any], Any], seconds: float = 120.0) -> Any:
+def until(read: Callable[[], Any], is_enough: Callable[[Any], Any], seconds: float = 280.0) -> Any:
     """Return what `read` returns as soon as that is enough."""
     deadline = time.monotonic() + seconds
     while not is_enough(found := read()):
