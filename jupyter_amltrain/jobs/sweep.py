@@ -397,6 +397,7 @@ def driver_of(trial: JobSpec, sweep: Sweep, target: str, slots: Mapping[str, int
         tracking_uri=trial.tracking_uri,
         tags=trial.tags,
         max_restarts=DRIVER_RESTARTS,
+        no_lines=True,  # it waits for its trials
         notebook_dir=trial.notebook_dir,
         project=trial.project,
         python=sys.executable,
