@@ -279,7 +279,7 @@ def test_several_processes_are_a_step(api: Any) -> None:
     check_whole(api, run, ("make", "spread", "gather"))
     assert run.result("words") == ["3", "4"]
     (spread,) = (child for child in run.children() if child.name == "spread")
-    assert api.attach(spread.handle).run.spec.processes == 2
+    assert api.attach(spread.handle).spec.distribution.processes == 2
     assert ran(api.pipeline(*steps).wait(DEADLINE)) == set()
 
 
