@@ -67,7 +67,9 @@ def test_dry_run_prints_the_plan(api: Any) -> None:
 
 @pytest.mark.thorough
 def test_notebook_runs_pipeline_shows_its_graph_and_gets_its_value(tmp_path: Path) -> None:
-    with kernel_of(tmp_path) as live:
+    folder = tmp_path / "notebook"  # `no_steps` has its own home in tmp_path
+    folder.mkdir()
+    with kernel_of(folder) as live:
         live.run("def double(x):\n    return [2 * one for one in x]\nrows = [1, 2, 3]")
         live.run("%%aml_step prep --out data --gpus 0\ndata = double(rows)")
         live.run("%%aml_step total --in data --out total --gpus 0\ntotal = sum(data)")
