@@ -277,7 +277,7 @@ def _forget(args: argparse.Namespace, context: Context) -> Result:
 
 
 def _schedule_flags(parser: Parser) -> None:
-    parser.flag("file", nargs="?", metavar="FILE", help="a pipeline.yml of az ml; default: list the schedules of a service")
+    parser.flag("file", nargs="?", metavar="FILE", help="a pipeline.yml of az ml; default: list the schedules")
     parser.flag("--cron", metavar="TIME", type=schedule.cron, samples=("'0 6 * * 1'",),
                 help="minute, hour, day, month and day of the week; default '0 6 * * *', each day at six")  # fmt: skip
     parser.flag("--target", metavar="NAME", default="", help="where steps run that name no target")
