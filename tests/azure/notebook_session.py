@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
@@ -151,10 +152,13 @@ def session_of(azure: Azure, folder: Path, **more: str) -> Iterator[NotebookSess
     """A notebook with a state root of its own, over the emulated Azure as new."""
     from jupyter_amltrain import api, magics
     from jupyter_amltrain.errors import AmlTrainError
+    from jupyter_amltrain.magics import display
 
     azure.control("/reset")
     azure.control("/switch", scale_seconds=0.1, create_seconds=0.05, job_seconds=0.02)
-    with state_root(folder, **{**azure.environ, **QUICK, **more}) as home:
+    with pytest.MonkeyPatch.context() as patch, state_root(folder, **{**azure.environ, **QUICK, **more}) as home:
+        # On a busy machine a submit takes longer than a cell waits for it, which then has no error yet.
+        patch.setattr(display, "ACCEPT_TIMEOUT_S", DEADLINE)
         api.close()
         desk = NotebookSession(azure, home)
         try:

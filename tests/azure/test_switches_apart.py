@@ -125,7 +125,7 @@ async def taken_away(bench: Bench, switch: str) -> None:
     others = [line for line in lines if line not in own]
     assert others[-2:] == ["begins", "ends"] and set(others) == {"begins", "ends"}
     # An attempt that nobody counts and that begins with the same words goes on where the one before was.
-    assert any("attempt 2" in line for line in own) or switch == "attempts_counted", lines
+    assert any(re.search(r"attempt \d", line) for line in own) or switch == "attempts_counted", lines
     ticks = [json.loads(line) for line in (await backend.read(run.run_id, "telemetry", 0)).data.splitlines()]
     numbers = [tick[0] for tick in ticks if isinstance(tick, list)]
     assert numbers == list(range(len(numbers)))
