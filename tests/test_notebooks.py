@@ -37,7 +37,7 @@ SLOW = (
     "03_azure_cluster",
     "04_gpu_training",
     "05_run_configuration",
-    "08_distributed",
+    "06_distributed",
     "10_slurm",
     "11_automl",
 )
@@ -164,7 +164,7 @@ def test_notebook_runs_from_top_to_bottom(
 ) -> None:
     if name == "10_slurm" and (reason := slurm_cluster.missing_reason()):
         pytest.skip(reason)
-    if name in ("04_gpu_training", "08_distributed", "10_slurm"):
+    if name in ("04_gpu_training", "06_distributed", "10_slurm"):
         pytest.importorskip("torch", reason="PyTorch is not installed")
     if name == "11_automl":
         pytest.importorskip("flaml", reason="FLAML is not installed")
@@ -185,7 +185,7 @@ def test_notebook_runs_from_top_to_bottom(
         printed = "".join(text(output.get("text", "")) for cell in code(notebook) for output in cell["outputs"])
         longest = next(line for line in printed.splitlines() if " %  " in line)
         assert "float(part)" in longest and "work.get()" in printed and "(3, 0)" in printed
-    if name == "08_distributed":
+    if name == "06_distributed":
         (error,) = [o["evalue"] for c in code(notebook) for o in c["outputs"] if o["output_type"] == "error"]
         assert "ank 1 raised ValueError" in error and "line 6" in error
         printed = "".join(text(output.get("text", "")) for cell in code(notebook) for output in cell["outputs"])
