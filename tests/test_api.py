@@ -27,6 +27,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield module
 
 
+@pytest.mark.thorough
 def test_forked_child_end_keeps_parent_worker(api: Any) -> None:
     run = api.submit("x = 1", name="before", gpus=0).wait(60)
     until(lambda: run.run.tracking == "imported", "the first import")
@@ -86,6 +87,7 @@ def test_plain_code_error_lines_start_at_one(api: Any) -> None:
         api.submit("x = 1\nx = (")
 
 
+@pytest.mark.thorough
 def test_run_with_deleted_folder_is_lost(api: Any) -> None:
     import shutil
 

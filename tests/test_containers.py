@@ -140,6 +140,7 @@ def up(run: Any, engine: DockerEngine) -> None:
     until(lambda: "up" in run.logs() and engine.containers(), "the container runs")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("hidden", [False, True])
 def test_canceled_run_ends_its_container_by_the_engine(
     api: Any, home: Path, engine: DockerEngine, hidden: bool
@@ -161,6 +162,7 @@ def test_time_limit_kills_container_that_ignores_sigterm(api: Any, home: Path, e
     assert engine.containers() == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("victims", [["supervisor"], ["guardian", "supervisor"]])
 def test_killed_supervisor_leaves_no_container(api: Any, home: Path, engine: DockerEngine, victims: list[str]) -> None:
     engine.set(hidden=True)
@@ -249,6 +251,7 @@ def test_machine_without_docker_is_refused_before_submit(
     assert caught.value.code == "docker.missing" and "\n" not in str(caught.value)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("image", "fail", "word"),
     [

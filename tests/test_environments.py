@@ -83,6 +83,7 @@ FILES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", FILES)
 def test_project_and_conda_file_with_pip_packages_need_no_conda(
     api: Any, home: Path, wheels: Path, name: str, monkeypatch: pytest.MonkeyPatch
@@ -132,6 +133,7 @@ def test_script_with_mlflow_gets_it_with_a_note(api: Any, wheels: Path) -> None:
     assert "skinny" in run.logs() and any("mlflow-skinny" in note for note in run.record().notes)
 
 
+@pytest.mark.thorough
 def test_ten_concurrent_submits_build_once(api: Any, home: Path, wheels: Path) -> None:
     file = requirements("beta")
     with concurrent.futures.ThreadPoolExecutor(10) as pool:
@@ -166,6 +168,7 @@ BROKEN: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", BROKEN)
 def test_packages_that_cannot_be_had_fail_run_with_reason_in_one_line(
     api: Any, home: Path, wheels: Path, case: str
@@ -197,6 +200,7 @@ def test_file_with_error_is_refused_before_submit_with_its_line(api: Any, conten
     assert caught.value.code in ("environment.requirements", "environment.file") and api.runs() == []
 
 
+@pytest.mark.thorough
 def test_python_that_is_not_there_is_refused_with_what_is_there(
     api: Any, home: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +213,7 @@ def test_python_that_is_not_there_is_refused_with_what_is_there(
     assert "Python 3.99" in reason and f"{sys.version_info[0]}.{sys.version_info[1]}." in reason
 
 
+@pytest.mark.thorough
 def test_full_disk_is_named_and_build_succeeds_when_there_is_space(api: Any, home: Path, wheels: Path) -> None:
     folder = home / "envs"
     folder.mkdir(parents=True, mode=0o700)
@@ -257,6 +262,7 @@ def builders(gate: Path) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.thorough
 def test_canceled_build_ends_its_programs(api: Any, home: Path, wheels: Path, slow_uv: Path) -> None:
     run = api.submit(SHOW, environment=requirements("beta"), gpus=0)
     until(lambda: builders(slow_uv), "the build has begun")
@@ -285,6 +291,7 @@ def test_killed_build_is_built_again_by_the_next_run(
     assert [name for name in os.listdir(home / "envs") if name.startswith(".")] == []
 
 
+@pytest.mark.thorough
 def test_second_run_waits_for_build_and_takes_over_when_it_is_canceled(
     api: Any, home: Path, wheels: Path, slow_uv: Path
 ) -> None:
@@ -298,6 +305,7 @@ def test_second_run_waits_for_build_and_takes_over_when_it_is_canceled(
     assert "version 1.0" in second.wait(WAIT_S).logs()
 
 
+@pytest.mark.thorough
 def test_build_shows_its_progress_and_time_of_last_build(api: Any, home: Path, wheels: Path, slow_uv: Path) -> None:
     file = requirements("beta")
     first = api.submit(SHOW, environment=file, gpus=0)
@@ -335,6 +343,7 @@ def recording_micromamba(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return record
 
 
+@pytest.mark.thorough
 def test_conda_packages_are_installed_by_micromamba(api: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = recording_micromamba(home.parent / "conda", monkeypatch)
     Path("conda.yml").write_text("dependencies:\n  - python=3.11\n  - gsl=2.7\n  - pip:\n    - alpha\n")
@@ -350,6 +359,7 @@ PIP = "dependencies:\n  - pip:\n    - --no-index\n    - --find-links ../wheels\n
 JOB = "command: python -c 'import sys; print(sys.prefix)'\nenvironment:\n  image: ubuntu:24.04\n  conda_file: "
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("conda_file", ["conda.yml", "\n    " + PIP.replace("\n", "\n    ")])
 def test_job_file_of_az_ml_gets_its_conda_packages(api: Any, home: Path, wheels: Path, conda_file: str) -> None:
     Path("conda.yml").write_text(PIP)
@@ -363,6 +373,7 @@ def test_job_file_of_az_ml_gets_its_conda_packages(api: Any, home: Path, wheels:
     assert "preparing" not in phases(home, again) and environments(home) == [key]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "value", ["azureml:mine@latest", "\n  conda_file:\n    dependencies: [python, numpy]", "\n  image: ubuntu:24.04"]
 )

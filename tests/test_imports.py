@@ -104,6 +104,7 @@ def test_load_ext_imports_only_light_modules(live: Any) -> None:
     assert "jupyter_amltrain.kernel.controller" in added
 
 
+@pytest.mark.thorough
 def test_cell_after_the_first_submit_meets_no_half_of_numpy(tmp_path: Path) -> None:
     with kernel_of(tmp_path) as live:
         # Nothing runs between the submit and the look, so that a thread's import would not be at its end.

@@ -37,6 +37,7 @@ def test_example_runs_on_this_machine(name: str, examples: Path, api: Any) -> No
         assert any(file.path.startswith("outputs/") and file.path.endswith(".txt") for file in run.files())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", REFUSED)
 def test_example_for_a_service_is_refused_in_one_line(name: str, examples: Path, api: Any) -> None:
     with pytest.raises(AmlTrainError) as caught:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests import real_cells
 
 CELLS = '''
@@ -71,6 +73,7 @@ pd.DataFrame(history)
 '''
 
 
+@pytest.mark.thorough
 def test_cells_give_the_text_and_the_values_of_the_kernel(tmp_path: Path) -> None:
     path = tmp_path / "notebook.ipynb"
     cells = [{"cell_type": "code", "source": text.strip("\n")} for text in CELLS.split("\n---\n")]

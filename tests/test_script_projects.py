@@ -23,6 +23,7 @@ from .contracts.script_projects import (
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", PROJECTS)
 def test_project_runs_as_with_python(api: Any, tmp_path: Path, name: str) -> None:
     project = PROJECTS[name]
@@ -143,6 +144,7 @@ def test_notebook_runs_as_one_job(api: Any, tmp_path: Path, monkeypatch: pytest.
     assert made.cells[-1].outputs[0].data["text/plain"] == "[0.5, 0.5]"
 
 
+@pytest.mark.thorough
 def test_notebook_with_an_error_fails_and_is_kept(api: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     notebook(tmp_path / "train.ipynb", "x = 1", "x / 0", "x")

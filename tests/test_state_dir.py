@@ -251,6 +251,7 @@ def test_deleted_working_folder_is_refused(tmp_path: Path, monkeypatch: pytest.M
         api.close()
 
 
+@pytest.mark.thorough
 def test_import_with_warnings_as_errors_succeeds() -> None:
     import subprocess
     import sys

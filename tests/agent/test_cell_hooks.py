@@ -69,6 +69,7 @@ def test_line_of_an_error_in_a_child_is_that_of_the_cell(tmp_path: Path) -> None
     assert 'script.py", line 5, in square' in done.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("cell", "columns"), [("script.py", 20), ("", 0)])
 def test_table_of_a_cell_is_as_wide_as_in_a_notebook(cell: str, columns: int, tmp_path: Path) -> None:
     pytest.importorskip("pandas")

@@ -75,6 +75,7 @@ def test_redirected_text_has_no_marks(tmp_path: Path, home: Path) -> None:
     assert run(tmp_path, home, code).stdout == "'Table x\\n'\n" and not files(tmp_path)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("code", "text"), [
     ("display(Broken())", "Table x"), ("display(Anything())", "Anything"), ("display(Table)", "__main__.Table"),
     ("display(Table(100 * 1024 * 1024 * 'x'))", "Table x"), ("display(lambda: 0)", "lambda"),
@@ -188,6 +189,7 @@ def test_functions_of_ipython_stay_where_there_is_a_shell(tmp_path: Path, home: 
     assert "Markdown object" in done.stdout and mark("end") not in done.stdout
 
 
+@pytest.mark.thorough
 def test_matplotlib_figure_is_displayed_and_not_shown_again(tmp_path: Path, home: Path) -> None:
     code = "import matplotlib.pyplot as plt\nf, a = plt.subplots(); a.set_title('Loss'); display(f)"
     run(tmp_path, home, code, MPLBACKEND="", DISPLAY="")

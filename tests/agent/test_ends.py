@@ -132,6 +132,7 @@ def test_cancel_of_stopped_job_ends_it(agent: Agent) -> None:
     assert not alive(rank)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["end", "cancel", "timeout"])
 def test_daemon_of_job_ends_with_run(agent: Agent, how: str) -> None:
     timeout = 1.0 if how == "timeout" else None
@@ -148,6 +149,7 @@ def test_daemon_of_job_ends_with_run(agent: Agent, how: str) -> None:
     until(lambda: not agent.left(), "the last process")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("payload", "words"),
     [
@@ -205,6 +207,7 @@ def test_clock_jump_does_not_end_run(agent: Agent, tmp_path: Path, monkeypatch: 
     assert 0 < running["seconds"] < 3600 and running["end"] < running["start"]
 
 
+@pytest.mark.thorough
 def test_cancel_while_queued_prevents_start(agent: Agent) -> None:
     blockers = [agent.submit("import time; time.sleep(600)") for _ in range(2)]
     waiting = agent.submit("print('never')")
@@ -226,6 +229,7 @@ def test_supervisor_sigterm_cancels_run(agent: Agent) -> None:
     assert state["state"] == "canceled" and "SIGTERM" in state["detail"] and not state["cancel_requested"]
 
 
+@pytest.mark.thorough
 def test_telemetry_counts_processes_of_run(agent: Agent) -> None:
     code = "import time\nend = time.monotonic() + 1.5\nwhile time.monotonic() < end: pass"
     began = time.time()

@@ -43,6 +43,7 @@ def test_failed_script_keeps_its_variables(tmp_path: Path) -> None:
     assert named(kept["rank-0"])["i"] == "7" and kept["rank-0"]["errors"][0]["type"] == "IndexError"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14"])
 def test_each_python_keeps_the_same(version: str, tmp_path: Path) -> None:
     found = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
@@ -58,6 +59,7 @@ def test_each_python_keeps_the_same(version: str, tmp_path: Path) -> None:
     assert named(kept["rank-0"]) == {"rows": "[1, 2]", "i": "7"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("code", "arguments"),
     [
@@ -83,6 +85,7 @@ def test_nothing_is_kept_unless_an_exception_ends_the_script(
     assert not any(one["errors"][0]["frames"] for one in kept.values())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "before",
     [

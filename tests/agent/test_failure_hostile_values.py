@@ -102,6 +102,7 @@ def test_hostile_values_are_named_and_nothing_of_theirs_is_called() -> None:
     assert len(text) < MAX_BYTES and found.seconds < 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", list(values()))
 def test_hostile_value_alone_is_shown_with_its_type(name: str) -> None:
     CALLED.clear()

@@ -82,6 +82,7 @@ def test_guardian_and_supervisor_killed_during_helper_start_leave_nothing(
     until(lambda: not agent.left() and not any(alive(pid) for pid in ours), "the last process")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dispatcher_too", [False, True])
 def test_guardian_and_supervisor_killed_mark_run_lost(agent: Agent, dispatcher_too: bool) -> None:
     run = agent.submit(
@@ -190,6 +191,7 @@ def test_dispatcher_killed_at_failpoint_loses_nothing(
     assert [p.name for p in Path(agent.home, "runs").iterdir()] == ["mine"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "ends"),
     [

@@ -102,6 +102,7 @@ def test_xid_before_run_or_on_other_gpu_is_no_cause(job: Job, driver: Switchable
     assert not job.notes(run)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("code", "word"), [("sys.exit(0)", "completed"), ("import signal; os.kill(os.getpid(), 9)", "failed")]
 )
@@ -114,6 +115,7 @@ def test_xid_of_completed_run_is_recorded_only(job: Job, driver: SwitchableDrive
     assert job.summary(run)[0]["xids"] == "48"
 
 
+@pytest.mark.thorough
 def test_xid_hardware_error_precedes_followers(job: Job, driver: SwitchableDriver) -> None:
     run = job.start()
     for number in (63, 31, 95, 45, 43):
@@ -123,6 +125,7 @@ def test_xid_hardware_error_precedes_followers(job: Job, driver: SwitchableDrive
     assert "reported Xid 95" in text and "31" in text
 
 
+@pytest.mark.thorough
 def test_xid_of_cleanup_is_no_cause(job: Job, driver: SwitchableDriver) -> None:
     run = job.start()
     driver.xid(0, 45)
@@ -169,6 +172,7 @@ def test_xid_events_after_driver_reload_are_read(job: Job, driver: SwitchableDri
     assert "Xid 119" in job.end(run)["cause"]["text"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("missing", [("nvmlEventSetWait_v2",), ("nvmlEvent*", "nvmlDeviceRegisterEvents")])
 def test_library_without_events_is_supported(
     agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: Sequence[str]
@@ -201,6 +205,7 @@ def test_memory_errors_during_run_are_counted(job: Job, driver: SwitchableDriver
     assert state["cause"]["kind"] == "gpu-memory" and "uncorrectable" in state["detail"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("value", [Fails(3), Fails(4), (1 << 64) - 1, (1 << 32) - 1], ids=str)
 def test_refused_error_counters_are_ignored(job: Job, driver: SwitchableDriver, value: Any) -> None:
     run = job.start()

@@ -157,6 +157,7 @@ def test_gpm_metric_that_the_device_lacks_has_no_column(driver: SwitchableDriver
     assert "sm_activity" in columns and "sm_occupancy" not in columns
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("code", [1, 3, 4, 15, 999])
 @pytest.mark.parametrize("function", ["nvmlGpmMetricsGet", "nvmlGpmSampleGet", "nvmlGpmMigSampleGet"])
 def test_gpm_refused_is_unknown_until_back(driver: SwitchableDriver, start: Start, function: str, code: int) -> None:
@@ -246,6 +247,7 @@ def test_unsupported_device_is_not_polled(tmp_path: Path, start: Start) -> None:
     assert not any(reader.at(120)) and "nvmlDeviceGetFieldValues" not in driver.calls()
 
 
+@pytest.mark.thorough
 @settings(max_examples=300, deadline=None)
 @given(
     st.lists(

@@ -70,6 +70,7 @@ def test_run_of_its_own_and_fraction_do_not_share(agent: Agent, driver: Switchab
     assert agent.wait(part)["devices"] == [UUID(0)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "payload", [{"gpus": 2}, {"gpus": 0}, {"gpus": 1, "gpu_fraction": 0}, {"gpus": 1, "gpu_fraction": 1.5}]
 )
@@ -77,6 +78,7 @@ def test_invalid_fraction_is_refused(agent: Agent, driver: SwitchableDriver, pay
     assert refused(agent, **{"gpu_fraction": 0.5, **payload})["type"] == "SubmitError"
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not gpu_locks.available(), reason="needs Linux: GPU locks are abstract Unix sockets")
 def test_lock_of_shared_gpu_lasts_until_its_last_run(agent: Agent, driver: SwitchableDriver, tmp_path: Path) -> None:
     folder = tmp_path / "other"

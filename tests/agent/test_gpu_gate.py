@@ -89,6 +89,7 @@ def test_gpu_guard_keeps_busy_run(machine: Machine, switches: dict[str, str]) ->
     assert (machine.agent.run_folder(run) / "telemetry" / "summary-0.json").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "switches",
     [{"UNSUPPORTED": "memory"}, {"UNSUPPORTED": NO_UTILIZATION}, {"MIG": "0:2", "UNSUPPORTED": NO_UTILIZATION}],
@@ -138,6 +139,7 @@ def test_gpu_guard_kills_job_ignoring_sigterm(machine: Machine) -> None:
     until(lambda: not machine.agent.left(), "the last process")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("require", ["", "warn"])
 def test_gpu_guard_warning_keeps_run(machine: Machine, require: str) -> None:
     run = machine.submit(wrap=("/usr/bin/env", "CUDA_VISIBLE_DEVICES=-1"), require_gpu=require)

@@ -196,6 +196,7 @@ def test_large_job_receives_gpu_lock(agent: Agent, driver: SwitchableDriver) -> 
 # -- squatted locks --------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("uid", "listen", "reason"),
     [
@@ -324,6 +325,7 @@ def _processes_of(uid: int, text: str) -> list[int]:
     return found
 
 
+@pytest.mark.thorough
 @needs_root
 def test_two_users_never_share_gpu(agent: Agent, user: OtherUser) -> None:
     his = "import os, time; open(os.environ['HOME'] + '/up', 'w').close(); time.sleep(600)"

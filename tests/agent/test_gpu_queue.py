@@ -308,6 +308,7 @@ def busy(driver: SwitchableDriver) -> Iterator[int]:
         yield pid
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", [{"share_gpus": True}, {"environ": {**os.environ, "AMLTRAIN_SHARE_GPUS": "1"}}])
 def test_submit_with_sharing_starts_on_busy_gpu(agent: Agent, busy: int, how: dict[str, Any]) -> None:
     waiting = agent.submit(SHOW, gpus=1)  # the dispatcher lives
@@ -439,6 +440,7 @@ def test_gpu_of_earlier_boot_is_not_lost(agent: Agent, driver: SwitchableDriver)
     assert agent.good("info")["gpus_lost"] == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": 99}', '{"gpus": [1, {"uuid": 2}]}'])
 def test_damaged_known_gpus_file_is_ignored(agent: Agent, driver: SwitchableDriver, text: str) -> None:
     Path(agent.queue).mkdir(mode=0o700)

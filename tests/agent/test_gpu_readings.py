@@ -74,6 +74,7 @@ def test_utilization_without_new_samples_is_last(plain: ScriptedSampler) -> None
     assert plain.play([1, 2], uuids=UUIDS[:2])["rows"] == [FULL, FULL]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["UNSUPPORTED", "MISSING", "no symbol"])
 @pytest.mark.parametrize("function", sorted({*FUNCTIONS, *SLOW_VALUES}))
 def test_gpu_readings_without_function_miss_its_value(plain: ScriptedSampler, how: str, function: str) -> None:
@@ -154,6 +155,7 @@ def test_gpu_readings_calls_per_sample_are_bounded(stage: ScriptedSampler) -> No
     assert not any("Pcie" in name for name in stage.calls())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("mode", "owners", "sums"),
     [

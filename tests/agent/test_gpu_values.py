@@ -70,6 +70,7 @@ def test_samples_after_clock_set_back_are_used(driver: SwitchableDriver, start: 
 # -- sentinels ------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("values", "columns"),
     [
@@ -150,6 +151,7 @@ def test_memory_function_is_fixed_at_start(driver: SwitchableDriver, start: Star
     assert {again.tick(t)[0]["memory"] for t in range(151, 200, 5)} == {1600}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("function", "column"),
     [

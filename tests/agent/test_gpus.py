@@ -95,6 +95,7 @@ def test_share_variable_uses_busy_gpu(gpus: Agent, tmp_path: Path, monkeypatch: 
     assert gpus.wait(gpus.submit(SHOW, gpus=1))["devices"] == [UUIDS[0]]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "value", "count", "note"),
     [

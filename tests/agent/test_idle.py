@@ -21,6 +21,7 @@ def answer(home: Path, seconds: float) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
+@pytest.mark.thorough
 def test_machine_with_run_is_not_idle(api: Any, home: Path, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     assert answer(home, 1) == (0, "idle\n")
@@ -34,6 +35,7 @@ def test_machine_with_run_is_not_idle(api: Any, home: Path, tmp_path: Path) -> N
     assert answer(home, 3600)[0] == 1 and answer(home, 0) == (0, "idle\n")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("text", ['{"schema": 1, "sta', "[]", ""])
 def test_run_that_cannot_be_read_keeps_machine_on(api: Any, home: Path, text: str) -> None:
     run = api.submit("x = 1", gpus=0).wait(60)

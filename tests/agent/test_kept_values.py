@@ -50,12 +50,14 @@ def test_newest_values_are_kept_up_to_the_limit(tmp_path: Path) -> None:
     assert kept.read("c").sum() == 200_000
 
 
+@pytest.mark.thorough
 def test_pickle_over_the_limit_leaves_nothing(tmp_path: Path) -> None:
     code = "amltrain_kept.MAX_BYTES = 100_000\nclass Own: pass\nown = Own()\nown.data = [str(i) for i in range(50_000)]"
     kept = keep(tmp_path, code, "own")
     assert not kept.nodes and "too large" in kept.left["own"] and kept.size == 0
 
 
+@pytest.mark.thorough
 def test_values_that_share_objects_are_one_file_here_and_apart_elsewhere(tmp_path: Path) -> None:
     code = "import numpy as np\na = [np.arange(3.0)]\nb = {'a': a}"
     kept = keep(tmp_path, code, "b", "a")
@@ -67,6 +69,7 @@ def test_values_that_share_objects_are_one_file_here_and_apart_elsewhere(tmp_pat
     assert not {file["as"] for node in kept.nodes.values() for file in values.files_of(node)} & {*values.PICKLES}
 
 
+@pytest.mark.thorough
 def test_frame_is_exact_here_and_has_a_form_elsewhere(tmp_path: Path) -> None:
     code = (
         "import pandas as pd\ndf = pd.DataFrame({'a': [1, 2]}, index=pd.date_range('2026-01-01', periods=2, freq='D'))"
@@ -75,6 +78,7 @@ def test_frame_is_exact_here_and_has_a_form_elsewhere(tmp_path: Path) -> None:
     assert keep(tmp_path, code, "df", exact=False).nodes["df"]["as"] == "frame"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "code",
     [
@@ -92,6 +96,7 @@ def test_secrets_are_not_kept(tmp_path: Path, code: str) -> None:
     assert not any(word in data for data in stored for word in (b"hf_a1", b"horse", b"staple", b"abc123"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "reduce", ["raise ValueError('no')", "import time; time.sleep(100)", "raise SystemExit(3)", "return 5"]
 )
@@ -102,6 +107,7 @@ def test_object_that_cannot_be_pickled_changes_nothing(tmp_path: Path, reduce: s
     assert (kept.done.returncode, kept.done.stderr) == (0, "")
 
 
+@pytest.mark.thorough
 def test_modules_functions_classes_and_figures_are_not_kept(tmp_path: Path) -> None:
     code = (
         "import json, matplotlib.pyplot as plt\ndef f(): pass\nclass C: pass\nfig, ax = plt.subplots()\n"

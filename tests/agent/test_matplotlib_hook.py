@@ -39,6 +39,7 @@ def names(folder: Path) -> list[str]:
     return [row["path"] for row in list_pictures(str(folder))]
 
 
+@pytest.mark.thorough
 def test_show_saves_open_figures_and_closes_them(tmp_path: Path, home: Path) -> None:
     code = (
         "plt.plot([1, 2]); plt.title('Loss')\nplt.figure('Confusion matrix'); plt.imshow([[1, 2], [3, 4]])\n"
@@ -51,6 +52,7 @@ def test_show_saves_open_figures_and_closes_them(tmp_path: Path, home: Path) -> 
     assert b"Title\0Loss" in (tmp_path / "pictures" / "figure-1.png").read_bytes()
 
 
+@pytest.mark.thorough
 def test_show_keeps_resolution_of_user(tmp_path: Path, home: Path) -> None:
     code = "for dpi in (300, 50):\n    plt.rcParams['savefig.dpi'] = dpi; plt.plot([1]); plt.show()"
     python(tmp_path, home, BEGIN + code)
@@ -58,6 +60,7 @@ def test_show_keeps_resolution_of_user(tmp_path: Path, home: Path) -> None:
     assert widths[0] > 5 * widths[1]
 
 
+@pytest.mark.thorough
 def test_interactive_figure_is_one_file(tmp_path: Path, home: Path) -> None:
     code = "plt.ion()\nfor i in range(4):\n    plt.plot([i]); plt.pause(0.01)\nplt.title('last'); plt.close()"
     done = python(tmp_path, home, BEGIN + code)
@@ -65,6 +68,7 @@ def test_interactive_figure_is_one_file(tmp_path: Path, home: Path) -> None:
     assert b"Title\0last" in (tmp_path / "pictures" / "figure-1.png").read_bytes()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("code", "env"),
     [

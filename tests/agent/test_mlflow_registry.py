@@ -58,6 +58,7 @@ def found(host: Host, op: str, key: str, **query: Any) -> list[str]:
             return names
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [{}, {"max_results": 1}, {"max_results": 2}])
 def test_registry_search_has_order_and_pages_of_request(host: Host, size: dict[str, int]) -> None:
     register(host, "b", "c", "a")
@@ -268,6 +269,7 @@ def test_alias_latest_is_newest_version(host: Host) -> None:
         assert answer["model_version"]["version"] == "2"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("alias", ["latest", "v1", "a b", "a" * 256, ""])
 def test_alias_that_mlflow_refuses_is_refused(host: Host, alias: str) -> None:
     register(host, "a")

@@ -431,6 +431,7 @@ def test_sink_filter_matches_expressions():
     assert search.order("start_time") == ("attribute", "start_time", False)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("op", ["runs/create", "runs/log-metric", "runs/log-batch", "logged-models"])
 def test_sink_written_request_is_not_repeated(tmp_path, op):
     body = {

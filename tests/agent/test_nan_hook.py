@@ -47,6 +47,7 @@ def run_script(folder: Path, call: str, name: str) -> tuple[Any, dict[str, Any]]
     return run(folder, SCRIPT.format(call=call), **({nan_hook.VARIABLE: name} if name else {}))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "call",
     [

@@ -27,6 +27,7 @@ def make(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["home", "queue", "both"])
 def test_run_with_non_utf8_state_root_completes(agent: Agent, kind: str) -> None:
     odd = make(agent.folder / ODD)

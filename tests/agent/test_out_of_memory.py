@@ -206,6 +206,7 @@ def test_oom_names_process_holding_memory(
     assert "without other processes" in state["cause"]["action"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("message", "word"), [(TORCH_2_1_NO_PIDS, "expandable_segments"), (TORCH_2_5, "batch")], ids=["pieces", "full"]
 )
@@ -215,6 +216,7 @@ def test_oom_action_follows_figures(job: Job, message: str, word: str) -> None: 
     assert word in state["cause"]["action"] and "GPU 0" in state["cause"]["text"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("message", "requested", "word"),
     [(JAX_0_7, "200.0 GiB", "whole GPU"), (CUPY, "100.0 GiB", "whole GPU"), (TENSORFLOW, "3.1 GiB", "batch")],

@@ -65,6 +65,7 @@ OPTIONAL = {
 BESIDE = {hook.module for hook in hook_table.HOOKS if hook.is_importable}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(FOLDER)))
 def test_agent_source_is_python_3_8_without_dependencies(path: Path) -> None:
     """Grammar of Python 3.8, standard library only, relative imports."""

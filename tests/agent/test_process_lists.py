@@ -48,6 +48,7 @@ def processes(found: dict[str, Any], uuid: str) -> tuple[Any, Any]:
     return probed, None if listed is None else [tuple(row) for row in listed]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("generation", GENERATIONS)
 @pytest.mark.parametrize("without", [(), WITHOUT_SECOND], ids=["all", "no-second"])
 def test_process_list_of_driver_generation_is_complete(

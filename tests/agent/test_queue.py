@@ -311,6 +311,7 @@ def test_dispatcher_ignores_garbage_requests(agent: Agent) -> None:
     assert agent.wait(agent.submit("pass"))["state"] == "completed"
 
 
+@pytest.mark.thorough
 def test_agent_command_line_answers_json(agent: Agent) -> None:
     def ask(op: str, payload: str) -> tuple[int, dict[str, object]]:
         done = subprocess.run(

@@ -35,6 +35,7 @@ os._exit(7)
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("python", pythons(), ids=lambda path: Path(path).name)
 def test_service_job_output_and_exit_code_are_unchanged(tmp_path, zipapp, python):
     job = Job(tmp_path, zipapp, SCRIPT)

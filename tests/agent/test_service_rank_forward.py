@@ -121,6 +121,7 @@ def test_forwarder_after_service_errors_sends_once(tmp_path, zipapp, service):
     assert service.of("metrics", "loss") == list(range(300)) and service.of("metrics", "last") == [1]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("status", "word"), [(401, "token"), (403, "token"), (302, "302")])
 def test_forwarder_refused_stops_with_note(tmp_path, zipapp, service, status, word):
     service.faults = [status] * 100

@@ -91,6 +91,7 @@ def test_service_job_killed_sampler_continues(tmp_path, zipapp):
     assert [row[0] for row in rows] == list(range(len(rows)))
 
 
+@pytest.mark.thorough
 def test_service_job_with_idle_gpu_is_stopped(tmp_path, zipapp):
     script = "import time\nfor _ in range(600): time.sleep(0.1)"
     job = Job(tmp_path, zipapp, script, require_gpu="stop", gpu_grace=0.5)

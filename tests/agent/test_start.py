@@ -44,6 +44,7 @@ def once(agent: Agent, monkeypatch: pytest.MonkeyPatch, failpoint: str) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [10, 300_000], ids=["small", "more-than-a-pipe-holds"])
 @pytest.mark.parametrize("who", ["guardian", "supervisor", "both"])
 def test_run_given_to_stopped_processes_starts(agent: Agent, who: str, size: int) -> None:
@@ -77,6 +78,7 @@ def test_run_with_dying_supervisors_fails_with_detail(agent: Agent, monkeypatch:
     until(lambda: agent.good("info")["running"] == 0, "the freed slot")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("point", ["before_guardian_fork", "before_supervisor_fork", "before_rank_fork"])
 def test_run_without_forkable_process_waits_with_detail(
     agent: Agent, monkeypatch: pytest.MonkeyPatch, point: str
@@ -94,6 +96,7 @@ def test_run_without_forkable_process_waits_with_detail(
         assert agent.log(run) == f"ran {number}\n"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("point", ["before_supervisor_fork", "before_rank_fork"])
 def test_run_waiting_for_process_can_be_canceled(agent: Agent, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
     monkeypatch.setenv("AMLTRAIN_FAILPOINT", f"{point}:raise")

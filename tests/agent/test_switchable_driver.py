@@ -168,6 +168,7 @@ def test_fake_slow_call_ends_when_switched_off(driver: SwitchableDriver, start: 
     assert child.answer() is None
 
 
+@pytest.mark.thorough
 def test_fake_generations_have_functions_and_rows(tmp_path: Path, start: Start) -> None:
     driver = fake.needed(tmp_path)
     rows = [Process(10, 1 << 20), Process(11, None), Process(11, 2 << 20)]

@@ -158,6 +158,7 @@ def unreadable(path: Path) -> None:
     path.mkdir()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("damage", "words"),
     [(newer, "newer jupyter_amltrain (schema 99"), (torn, "is damaged"), (unreadable, "Is a directory")],
@@ -193,6 +194,7 @@ def test_unreadable_state_file_is_set_aside(agent: Agent) -> None:
     assert dispatcher_log(agent).count(f"run {broken} is postponed") == 1
 
 
+@pytest.mark.thorough
 def test_unreadable_queue_file_keeps_dispatcher(agent: Agent) -> None:
     agent.dispatcher()
     agent.kill_dispatcher()

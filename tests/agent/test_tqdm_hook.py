@@ -21,6 +21,7 @@ def bars(folder: Path, code: str, **env: str) -> str:
     return done.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "code",
     [

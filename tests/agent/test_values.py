@@ -248,6 +248,7 @@ def test_description_names_type_and_shape(value: Any, text: str, tmp_path: Path)
     assert values.description(values.write(value, str(tmp_path))) == text
 
 
+@pytest.mark.thorough
 def test_types_of_scikit_learn_are_data_and_others_are_not(tmp_path: Path) -> None:
     from sklearn.ensemble import RandomForestRegressor
     from sklearn.preprocessing import FunctionTransformer
@@ -375,6 +376,7 @@ class TestModulesOfPyTorch:
                 values.read_file(str(tmp_path / "net.pt"), {"as": "torch"})
 
 
+@pytest.mark.thorough
 def test_tensors_of_a_gpu_are_pickled_as_those_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     model = torch.nn.Linear(2, 1)

@@ -187,6 +187,7 @@ def test_waiting_restricted_job_blocks_no_other(machine: Machine) -> None:
     assert machine.ran(second)[0] == machine.ran(third)[0] == [uuid(3)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("value", ["", "-1", "9"])
 def test_submitter_without_gpus_runs_on_cpu_with_note(machine: Machine, value: str) -> None:
     run = machine.submit(value)

@@ -177,6 +177,7 @@ def test_script_in_waiting_interpreter_shows_what_cold_start_shows(notebook: Not
     assert {key: after.get(key) for key in names} == {key: state.get(key) for key in names}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("text", ["print('no')\nif :", "print('\\d')", "def f():\n    return 1\n  x"])
 def test_script_that_does_not_compile_names_its_own_file(notebook: Notebook, text: str) -> None:
     code = "import warmed\n" + text
@@ -187,6 +188,7 @@ def test_script_that_does_not_compile_names_its_own_file(notebook: Notebook, tex
     assert not is_warm and str(notebook.script) in text and not different(cold, text)
 
 
+@pytest.mark.thorough
 def test_failed_script_in_waiting_interpreter_keeps_its_variables(notebook: Notebook) -> None:
     notebook.warmed("import warmed")
     run = notebook.submit("import warmed\ndef f(rows, i):\n    return rows[i]\nf([1], 7)")
@@ -209,6 +211,7 @@ def test_script_that_shows_values_starts_warm(notebook: Notebook) -> None:
     assert is_warm and cold == warm == "1\n"
 
 
+@pytest.mark.thorough
 def test_package_with_own_module_and_kept_open_starts_warm(notebook: Notebook) -> None:
     """As PyTorch: ``torch.ops`` is an object with the name of a file, and a handler of its log keeps ``open``."""
     package = (
@@ -243,6 +246,7 @@ def test_script_in_waiting_interpreter_of_each_python(notebook: Notebook, versio
     assert is_warm and not different(cold, warm)
 
 
+@pytest.mark.thorough
 def test_waiting_interpreter_has_imported_before_job(notebook: Notebook) -> None:
     code = "import warmed, os, time\nprint(time.time(), warmed.BORN, os.getppid())"
     notebook.package("warmed", "import time\nBORN = time.time()\n")
@@ -315,6 +319,7 @@ for name in ("setting", "other"):
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("change", CHANGES)
 def test_job_that_could_differ_starts_cold(notebook: Notebook, change: Callable[[Notebook], None]) -> None:
     notebook.package("warmed", SETTINGS)
@@ -330,6 +335,7 @@ def test_job_that_could_differ_starts_cold(notebook: Notebook, change: Callable[
     until(lambda: not alive(pid), "the end of the interpreter")
 
 
+@pytest.mark.thorough
 def test_machine_with_free_slots_prepares_next_run_while_one_runs(
     notebook: Notebook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -346,6 +352,7 @@ def test_machine_with_free_slots_prepares_next_run_while_one_runs(
     assert {agent.wait(run)["state"] for run in (first, second)} == {"completed"}
 
 
+@pytest.mark.thorough
 def test_job_with_other_arguments_and_folder(notebook: Notebook) -> None:
     code = "import warmed\nimport sys\nprint(sys.argv[1:])"
     notebook.warmed(code)
@@ -356,6 +363,7 @@ def test_job_with_other_arguments_and_folder(notebook: Notebook) -> None:
     assert not notebook.run(cwd="/")[2]
 
 
+@pytest.mark.thorough
 def test_job_in_copy_of_its_code_shows_what_cold_start_shows(notebook: Notebook) -> None:
     notebook.env = ALONE
     notebook.package("warmed", SETTINGS + "from multiprocessing.process import ORIGINAL_DIR as FIRST\n")
@@ -369,6 +377,7 @@ def test_job_in_copy_of_its_code_shows_what_cold_start_shows(notebook: Notebook)
     assert not is_warm and text == "['1']\n"
 
 
+@pytest.mark.thorough
 def test_package_that_reads_the_working_folder_is_imported_in_that_of_the_job(notebook: Notebook) -> None:
     notebook.package("warmed", "import pathlib\nFOLDER = pathlib.Path.cwd()\n")
     code = "import warmed\nimport os\nprint(str(warmed.FOLDER) == os.getcwd())"
@@ -413,6 +422,7 @@ def test_setting_zero_keeps_no_interpreter(notebook: Notebook) -> None:
     assert not notebook.run()[2] and not notebook.waiting()
 
 
+@pytest.mark.thorough
 def test_interpreter_ends_after_idle_time(notebook: Notebook) -> None:
     notebook.environ["AMLTRAIN_WARM"] = "1"
     notebook.run("import warmed")
@@ -435,12 +445,14 @@ def test_interpreter_larger_than_limit_is_not_kept(notebook: Notebook) -> None:
     assert "large" in notebook.reason(run)
 
 
+@pytest.mark.thorough
 def test_interpreter_killed_while_it_waits_starts_job_cold(notebook: Notebook) -> None:
     os.kill(notebook.warmed("import warmed\nprint('up')"), signal.SIGKILL)
     text, state, is_warm = notebook.run()
     assert state["state"] == "completed" and text == "up\n" and not is_warm
 
 
+@pytest.mark.thorough
 def test_interpreter_stopped_while_it_waits_starts_job_cold(notebook: Notebook) -> None:
     pid = notebook.warmed("import warmed\nprint('up')")
     os.kill(pid, signal.SIGSTOP)
@@ -449,6 +461,7 @@ def test_interpreter_stopped_while_it_waits_starts_job_cold(notebook: Notebook) 
     until(lambda: not alive(pid), "the end of the interpreter")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("killed", ["supervisor", "dispatcher"])
 def test_interpreter_ends_with_those_that_started_it(notebook: Notebook, killed: str) -> None:
     pid = notebook.warmed("import warmed\nprint('up')")
@@ -458,6 +471,7 @@ def test_interpreter_ends_with_those_that_started_it(notebook: Notebook, killed:
     assert notebook.run()[1]["state"] == "completed"
 
 
+@pytest.mark.thorough
 def test_interpreter_ends_with_dispatcher_of_older_version(notebook: Notebook) -> None:
     pid = notebook.warmed("import warmed\nprint('up')")
     lock = Path(notebook.agent.queue, "dispatcher.lock")
@@ -467,6 +481,7 @@ def test_interpreter_ends_with_dispatcher_of_older_version(notebook: Notebook) -
     until(lambda: not alive(pid), "the end of the interpreter")
 
 
+@pytest.mark.thorough
 def test_of_two_jobs_at_once_each_has_its_own_process(notebook: Notebook) -> None:
     pid = notebook.warmed("import warmed\nimport os\nprint(os.getpid())")
     runs = [notebook.submit(), notebook.submit()]
@@ -502,6 +517,7 @@ def test_end_of_warm_run_leaves_no_process(notebook: Notebook, killed: str) -> N
     until(lambda: not agent.left() and not any(map(alive, pids)), "the last process")
 
 
+@pytest.mark.thorough
 def test_processes_of_warm_run_are_those_of_telemetry(notebook: Notebook) -> None:
     agent = notebook.agent
     notebook.warmed("import warmed")

@@ -125,6 +125,7 @@ async def raw_job(backend: AzureBackend, name: str, **body: Any) -> None:
     await client_of(backend._loop, backend.compute.root).request("jobs.submit", payload)
 
 
+@pytest.mark.thorough
 class TestAzureBackend(BackendContract):
     """A cluster of the workspace."""
 

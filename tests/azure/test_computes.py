@@ -85,6 +85,7 @@ def wire(azure: Azure, what: str) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.thorough
 class TestContract(LifecycleContract):
     @pytest.fixture
     def single(self, make: Make) -> AzureCompute:
@@ -399,6 +400,7 @@ ATTACHED: list[tuple[AzureTarget, str]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("target", "compute_type"), ATTACHED)
 def test_machine_attach_and_detach(
     azure_env: Azure,
@@ -451,6 +453,7 @@ def test_invalid_ssh_key_file_is_refused(make: Make, run: Callable[[Any], Any], 
         assert words in str(caught.value) and "abc" not in str(caught.value)
 
 
+@pytest.mark.thorough
 def test_compute_commands_print_sizes_and_quota(
     make: Make, root: StateRoot, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

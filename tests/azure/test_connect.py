@@ -427,6 +427,7 @@ def test_invalid_config_json_is_refused(api, text, sentence):
         commands.workspace_ref(api_parser("connect --subscription s"))
 
 
+@pytest.mark.thorough
 def test_cli_connect_imports_no_azure_in_kernel(az, home):
     line = f"connect --subscription {az.subscription} --resource-group {az.resource_group} --workspace {az.workspace}"
     code = (

@@ -235,6 +235,7 @@ def test_cancel_during_upload_submits_nothing(api: Any, workspace: str, azure_en
     assert len(uploads(azure_env)) < 60
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("secret", ["key", "none"])
 def test_storage_without_signature_takes_key_or_identity(
     api: Any, workspace: str, azure_env: Azure, folder: Path, secret: str

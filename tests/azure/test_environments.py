@@ -123,6 +123,7 @@ def test_unknown_environment_error_suggests_similar(api: Any, name: str, hint: s
     assert f"no environment '{name}' in lab" in str(caught.value) and hint in str(caught.value)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("listed", ["no", "null", "yes"])
 def test_default_environment_is_independent_of_listing(api: Any, azure: Azure, listed: str) -> None:
     azure.control("/switch", curated_listed=listed)

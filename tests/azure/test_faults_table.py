@@ -137,6 +137,7 @@ def test_azure_error_is_one_line_and_leaves_nothing(desk: NotebookSession, stage
     assert {row["name"] for row in desk.azure.control("/billing")} <= {"cpu", "spare"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "stage", ["put", *(pytest.param(s, marks=pytest.mark.thorough) for s in ("connect", "list", "create"))]
 )
@@ -158,6 +159,7 @@ def test_transient_azure_error_is_retried_once(desk: NotebookSession, stage: str
         desk.good(f"%aml_compute delete new-ok{number} --yes --wait")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("revoked", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["over", "revoked"])
 def test_refused_token_during_run_is_renewed(desk: NotebookSession, revoked: bool) -> None:
     desk.good(f"%%aml_submit --name long-{revoked} --as long\nimport time\nfor i in range(12):\n"

@@ -23,11 +23,13 @@ def test_files_of_a_job_are_kept_listed_and_read(azure: Azure, tmp_path: Path) -
         check_example_output("cpu", tmp_path, 240)
 
 
+@pytest.mark.thorough
 def test_cell_is_submitted_as_it_stands(azure: Azure, tmp_path: Path) -> None:
     with lab(azure, tmp_path):
         check_cell_as_it_stands("cpu", 240)
 
 
+@pytest.mark.thorough
 def test_values_are_kept_without_being_named(azure: Azure, tmp_path: Path) -> None:
     with lab(azure, tmp_path):
         check_kept_values("cpu", 240)

@@ -85,6 +85,7 @@ def test_sandbox_files_are_private(explained):
     assert stat.S_IMODE(certificates.stat().st_mode) == 0o700
 
 
+@pytest.mark.thorough
 def test_sandbox_secrets_are_new_at_each_start(azure: Azure, explained):
     env = environ_of(explained.folder)
     for name in SECRETS:

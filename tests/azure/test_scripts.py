@@ -16,6 +16,7 @@ from .conftest import Azure
 from .connected_api import lab
 
 
+@pytest.mark.thorough
 def test_projects_run_as_with_python(azure: Azure, tmp_path: Path) -> None:
     with lab(azure, tmp_path):
         check_projects(FEW, tmp_path, "cpu", 240)
@@ -27,6 +28,7 @@ def test_all_projects_run_as_with_python(azure: Azure, tmp_path: Path) -> None:
         check_projects([name for name in travelling() if name not in FEW], tmp_path, "cpu", 240)
 
 
+@pytest.mark.thorough
 def test_run_that_misses_data_of_this_computer_says_so(
     azure: Azure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,7 @@ def seconds_of(desk: NotebookSession, line: str, *words: str) -> float:
     return time.monotonic() - began
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "manner",
     ["slow", pytest.param("down", marks=pytest.mark.thorough), pytest.param("503", marks=pytest.mark.thorough)],

@@ -60,6 +60,7 @@ def point(child: Any) -> tuple[Any, ...]:
     return tuple(sorted((name, type(value).__name__, value) for name, value in child.params.items()))
 
 
+@pytest.mark.thorough
 def test_same_cell_with_grid_tries_same_points_here_and_in_azure(api: Any) -> None:
     runs = [
         api.sweep(CELL, goal="minimize loss", params=GRID, sampler="grid", out=["loss"], target=target, gpus=gpus)
@@ -82,6 +83,7 @@ def test_same_cell_with_grid_tries_same_points_here_and_in_azure(api: Any) -> No
     assert json.loads(log(attached).splitlines()[0])[0] == trial.params["x"]
 
 
+@pytest.mark.thorough
 def test_sweep_of_service_runs_again_with_other_fixed_value(api: Any) -> None:
     first = api.sweep(CELL, goal="minimize loss", params={**GRID, "flag": False, "x": 1}, sampler="grid", target="cpu")
     first.wait(DEADLINE)
@@ -103,6 +105,7 @@ for step in range(200):
 """
 
 
+@pytest.mark.thorough
 def test_policy_of_service_stops_trial_and_curves_are_read(api: Any) -> None:
     run = api.sweep(
         CURVE, goal="maximize score", params={"x": "choice(1, 100)"}, sampler="grid", max_concurrent=2,

@@ -73,6 +73,7 @@ def make(azure_env: Azure, sshd: Sshd, loop: LoopThread, home: Path, monkeypatch
         WorkspaceFile(root).remove(one.name)
 
 
+@pytest.mark.thorough
 class TestContract(LifecycleContract):
     """Of a single machine; the tests of clusters do not apply."""
 
@@ -166,6 +167,7 @@ def test_deleted_machine_is_shown_as_failed(azure_env: Azure, make: Make, run: C
     assert state.state == "failed" and "%aml_compute delete box" in state.detail
 
 
+@pytest.mark.thorough
 def test_magics_attach_stop_refuse_start_and_run(
     azure: Azure, sshd: Sshd, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

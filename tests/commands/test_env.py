@@ -31,6 +31,7 @@ def file(api: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "requirements.txt"
 
 
+@pytest.mark.thorough
 def test_named_environment_is_built_used_frozen_and_deleted(api: Any, home: Path, file: str) -> None:
     assert "No environments" in line("list")
     assert "--env digits" in line(f"create digits {file} --pip beta")

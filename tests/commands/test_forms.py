@@ -166,6 +166,7 @@ def test_quoted_word_positions_round_trip(texts: list[str]) -> None:
     assert words(" ".join([*quoted, "end"])) == [*quoted, "end"]
 
 
+@pytest.mark.thorough
 @given(TEXT.filter(lambda text: "$" not in text and "{" not in text), TEXT.filter(lambda text: "$" not in text))
 def test_submit_form_any_text_round_trip_is_equal(name: str, value: str) -> None:
     made = compose("", {"experiment": name, "tag": [f"k={value}"]}, cell="pass")

@@ -92,6 +92,7 @@ def test_again_uses_code_of_run_after_a_change_and_names_it(api: Any, project: P
     assert rows["git", "uncommitted changes"] == [None, "yes", "yes"] and rows["params", "lr"] == [0.5, 0.25, 0.5]
 
 
+@pytest.mark.thorough
 def test_again_after_folder_was_removed_runs_here(
     api: Any, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,6 +34,7 @@ def dotted_names(tree: ast.AST) -> Iterator[tuple[str, str]]:
             yield from ((node.module or "", alias.name) for alias in node.names)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_template_compiles_and_imports_only_its_packages(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

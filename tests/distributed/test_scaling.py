@@ -79,6 +79,7 @@ def spans(scaling: Any) -> list[tuple[float, float]]:
     return [(found[0].start, found[-1].end or 0.0) for found in phases]
 
 
+@pytest.mark.thorough
 def test_widths_are_measured_one_after_another_and_compared(api: Any) -> None:
     scaling = measure(api)
     assert scaling.runs[1].state == "preparing" and scaling.runs[1].run.folder == ""

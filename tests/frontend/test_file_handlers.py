@@ -43,6 +43,7 @@ def test_file_is_read_in_parts(house: HandlerHarness) -> None:
         house.ask(GetFile(handle=run.handle, path="job.json"))
 
 
+@pytest.mark.thorough
 def test_code_of_runs_is_compared(house: HandlerHarness) -> None:
     one, two = (house.ended(CODE.format(lr=lr), name="code") for lr in (1, 2))
     same = house.ended(CODE.format(lr=1), name="code")

@@ -180,6 +180,7 @@ def test_screen_joins_characters_and_codes_that_a_read_has_cut(house: HandlerHar
     assert view.ask().ended and view.lines == ["half a character �"]
 
 
+@pytest.mark.thorough
 def test_screen_from_the_end_starts_at_a_line(house: HandlerHarness, handle: str, log: Path) -> None:
     write(log, "one\ntwo\nthree\nfour")
     view = View(house, handle, screen="end")

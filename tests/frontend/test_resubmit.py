@@ -13,6 +13,7 @@ from tests.frontend.handler_harness import HandlerHarness
 from tests.helpers import DEADLINE, api_of
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["cell", "file"])
 def test_resubmit_of_listed_run_keeps_whole_job(tmp_path: Path, kind: str) -> None:
     """Lists know only part of the job of an ended run: without the rest it would run with other settings."""

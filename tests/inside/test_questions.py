@@ -253,6 +253,7 @@ except KeyError as error:
     assert "KeyError('key') True None" in text and text.endswith("KeyError: 'key'\n") and "Zero" not in text
 
 
+@pytest.mark.thorough
 def test_questions_at_exit_do_no_harm(job: Job) -> None:
     job.start("import atexit\nfor _ in range(300): atexit.register(step, 0.01)\nstep(1.5)\nprint('end')")
     assert job.process is not None

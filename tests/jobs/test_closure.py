@@ -146,6 +146,7 @@ def test_instance_of_a_class_that_was_defined_again_keeps_its_class(take: Take) 
     assert "class Net" not in text_of(taken) and set(taken.values) == {"net"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "made",
     [

@@ -303,6 +303,7 @@ _START = (
 )
 
 
+@pytest.mark.thorough
 def test_cells_print_what_they_print_in_ipython(tmp_path: Path) -> None:
     """One test for all of them: files and folders of a cell are there for the next."""
     here, there = tmp_path / "ipython", tmp_path / "script"
@@ -315,6 +316,7 @@ def test_cells_print_what_they_print_in_ipython(tmp_path: Path) -> None:
     assert different == [] and len(cells()) >= 60
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("cell", "line"),
     [
@@ -336,6 +338,7 @@ def test_display_prints_the_text_that_a_notebook_shows(tmp_path: Path) -> None:
     assert done.stdout == f"1\n'a'\n{pretty({'a': list(range(40))})}\n"
 
 
+@pytest.mark.thorough
 def test_text_of_values_is_that_of_ipython() -> None:
     random_ = random.Random(5)
 

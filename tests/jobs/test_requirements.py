@@ -93,6 +93,7 @@ def test_local_modules_are_followed_and_omitted(site: Path, tmp_path: Path) -> N
     assert found("import mine", elsewhere, source=work) == ("deep==1.0",)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "text",
     [
@@ -106,6 +107,7 @@ def test_optional_import_is_omitted(text: str, tmp_path: Path) -> None:
     assert found(text, tmp_path) == ()
 
 
+@pytest.mark.thorough
 def test_missing_import_is_refused(site: Path, tmp_path: Path) -> None:
     with pytest.raises(PreflightError, match=r"--env kernel: .*'absent'"):
         found("import absent.part", tmp_path)
@@ -131,6 +133,7 @@ def test_vcs_requirement_has_commit_without_password(site: Path, tmp_path: Path)
     )
 
 
+@pytest.mark.thorough
 def test_completed_requirements_are_kept(site: Path, tmp_path: Path) -> None:
     install(site, "one-file", "0.3", ["onefile.py"])
     spec = JobSpec(name="x", script="import onefile", notebook_dir=str(tmp_path), environment=Environment(kernel=True))

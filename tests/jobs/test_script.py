@@ -124,6 +124,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.thorough
 @given(json_values)
 def test_json_param_round_trip_is_equal(value: Any) -> None:
     namespace: dict[str, Any] = {}
@@ -273,6 +274,7 @@ def test_possibly_assigned_out_adds_note(text: str) -> None:
     assert "--out acc" in note
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("text", "shown"),
     [

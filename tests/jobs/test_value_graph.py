@@ -100,6 +100,7 @@ def test_group_is_no_data_of_another_machine(tmp_path: Path) -> None:
         values.read(node, str(tmp_path))
 
 
+@pytest.mark.thorough
 def test_search_ends_in_large_values() -> None:
     """An array is one object; of many small ones the first are compared."""
     large = [Node(i) for i in range(400_000)]
@@ -108,6 +109,7 @@ def test_search_ends_in_large_values() -> None:
     assert time.monotonic() - began < 60  # a second, on an idle machine
 
 
+@pytest.mark.thorough
 def test_module_and_optimizer_are_one_group() -> None:
     torch = pytest.importorskip("torch")
     model = torch.nn.Linear(2, 1)

@@ -489,6 +489,7 @@ def test_wait_returns_after_last_frame(api: Any, target: str) -> None:
             assert frames[-1].outputs == {"value": 1} and frames[-1].log.tail == "the end\n"
 
 
+@pytest.mark.thorough
 def test_watched_run_shows_live_log_and_metrics(api: Any, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     code = "import mlflow\nmlflow.log_metric('loss', 0.5, step=1)\n" + GATE.format(gate=str(gate))

@@ -101,6 +101,7 @@ def test_figures_stand_where_they_are_shown(api: Any) -> None:
     assert "figure-1.png, figure-2.png" in bundle["text/plain"]
 
 
+@pytest.mark.thorough
 def test_each_of_many_figures_is_shown_once(api: Any) -> None:
     code = "import numpy as np\nfor n in range(9):\n    plot(*np.random.rand(900))\n    plt.show()\n    print(n)"
     run = api.submit(PLOT + code).wait(DEADLINE)
@@ -115,6 +116,7 @@ def test_each_of_many_figures_is_shown_once(api: Any) -> None:
     assert len(msgspec.json.encode(record)) < 100_000
 
 
+@pytest.mark.thorough
 def test_figure_that_replaces_cleared_one_is_alone(api: Any) -> None:
     code = "for n in range(4):\n    clear_output(wait=True)\n    plot(n, 1, title=str(n))\n    plt.show()"
     run = api.submit("from IPython.display import clear_output\n" + PLOT + code).wait(DEADLINE)
@@ -123,6 +125,7 @@ def test_figure_that_replaces_cleared_one_is_alone(api: Any) -> None:
     assert not record.pictures and [picture.name for picture in run.pictures] == ["figure-4.png"]
 
 
+@pytest.mark.thorough
 def test_figure_that_stays_open_is_updated_in_its_place(api: Any, tmp_path: Path) -> None:
     code = "plot(1)\nplt.pause(1.1)\nprint('between')\nplt.title('changed')\nplt.pause(0.1)\nplt.close()\nprint('end')"
     run = api.submit(PLOT + code).wait(DEADLINE)

@@ -49,6 +49,7 @@ def line(text: str) -> str:
     return run_command("model", shlex.split(text), Context(prog="%aml_model")).text
 
 
+@pytest.mark.thorough
 def test_output_model_is_registered_listed_and_downloaded(api: Any, run: Any, tmp_path: Path) -> None:
     message = line(f"register digits --run {run.handle} --description 'the first' --tag stage=trial")
     assert message.startswith(f"Registered digits:1 from {run.handle}.")
@@ -95,6 +96,7 @@ def test_registry_is_readable_by_mlflow(api: Any, run: Any) -> None:
     assert str(version) == "1" and run_id == run.run.tracking_id and tags["amltrain.handle"] == run.handle
 
 
+@pytest.mark.thorough
 def test_invalid_model_request_is_refused(api: Any, run: Any, tmp_path: Path) -> None:
     nothing = api.submit("x = 1", name="nothing", gpus=0).wait(60)
     for text, message in {

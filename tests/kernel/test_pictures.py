@@ -50,6 +50,7 @@ def drawn(run: Any) -> Any:
     return record if record.pictures and all(picture.thumbnail for picture in record.pictures) else None
 
 
+@pytest.mark.thorough
 def test_figures_of_cell_are_in_its_record(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     code = (
@@ -109,6 +110,7 @@ def test_first_record_of_ended_run_has_picture_of_its_last_moment(api: Any, tmp_
     assert [picture.path.rpartition("/")[2] for picture in ended.pictures] == ["first.png", "last.png"]
 
 
+@pytest.mark.thorough
 def test_many_pictures_are_bounded_in_record(api: Any, tmp_path: Path) -> None:
     files = {f"artifacts/runs/x/artifacts/{number:02}.png": image() for number in range(MAX_PICTURES + 5)}
     run = api.submit(write(files, tmp_path / "files")).wait(DEADLINE)

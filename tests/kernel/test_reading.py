@@ -89,6 +89,7 @@ def looks(loop: LoopThread, folder: Path, entry: Entry, *logs: bytes) -> list[st
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("after", [b"new\n", b"new\n" * 100, b"new\n" * 100_000], ids=["shorter", "longer", "long"])
 def test_rewritten_log_is_shown_from_start(after: bytes, tmp_path: Path, loop: LoopThread) -> None:
     entry = entry_of()

@@ -80,6 +80,7 @@ def test_download_overwrites_nothing(run: Any, tmp_path: Path) -> None:
     assert caught.value.code == "files.path" and "outputs/model.joblib" in caught.value.hint
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["name", "link"])
 def test_download_stays_in_its_folder(run: Any, tmp_path: Path, kind: str) -> None:
     files, to = run.files()[:1], tmp_path / "to"
@@ -114,6 +115,7 @@ def test_file_that_was_replaced_is_one_line(run: Any, tmp_path: Path) -> None:
     assert caught.value.code == "files.changed" and not (tmp_path / "copy").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [2_000_000, 3_000_000])
 def test_file_that_is_replaced_during_the_copy_is_not_mixed(run: Any, tmp_path: Path, size: int) -> None:
     file = run.files()["outputs/model.joblib"]
@@ -136,10 +138,12 @@ def test_model_among_files_is_in_record(run: Any) -> None:
     assert run.record().models == ("outputs/model.joblib",)
 
 
+@pytest.mark.thorough
 def test_register_takes_only_file_that_is_a_model(api: Any, run: Any) -> None:
     assert api.register_model("joblibs", run=run.handle).version == "1"
 
 
+@pytest.mark.thorough
 def test_register_without_model_names_files(api: Any) -> None:
     code = "import os\nopen(os.environ['AML_OUTPUT_DIR'] + '/table.csv', 'w').write('a')"
     other = api.submit(code, name="other", gpus=0).wait(60)
@@ -147,6 +151,7 @@ def test_register_without_model_names_files(api: Any) -> None:
         api.register_model("joblibs", run=other.handle)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", ["job.json", "outputs/../job.json", "/etc/passwd", "source/x.py", "log/agent.txt", ""])
 def test_other_files_of_run_folder_are_not_read(run: Any, path: str) -> None:
     own, known = controller(), run.run
@@ -164,6 +169,7 @@ def test_models_are_folders_with_mlmodel_and_files_of_outputs() -> None:
     assert models_of([RunFile(path=path, size=1) for path in paths]) == ["outputs/m", "outputs/net.pt"]
 
 
+@pytest.mark.thorough
 def test_damaged_run_gives_out_the_files_that_are_there(run: Any) -> None:
     own = controller()
     status = msgspec.structs.replace(run.run.status, reason=DAMAGED, state=RunState.LOST)

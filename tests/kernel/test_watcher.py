@@ -71,6 +71,7 @@ async def launched(backend: FakeBackend) -> Run:
     return await backend.launch(plan, {}, {})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("call", "error", "seen"),
     [

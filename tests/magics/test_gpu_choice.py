@@ -25,6 +25,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SwitchableDriver:
     return fake.needed(tmp_path, 4).use(monkeypatch)
 
 
+@pytest.mark.thorough
 def test_submit_respects_cuda_visible_devices_of_kernel(
     driver: SwitchableDriver, ip: InteractiveShell, cell: Cell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -40,6 +41,7 @@ def test_submit_respects_cuda_visible_devices_of_kernel(
     assert seen("") == ["", None]
 
 
+@pytest.mark.thorough
 def test_cuda_visible_devices_of_run_is_kept_or_refused(
     driver: SwitchableDriver, ip: InteractiveShell, cell: Cell, fails: Callable[[str], AmlTrainError]
 ) -> None:

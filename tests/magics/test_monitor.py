@@ -39,6 +39,7 @@ def test_monitor_line_invalid_is_refused(fails: Fails) -> None:
         assert text in str(fails(line)), line
 
 
+@pytest.mark.thorough
 def test_monitors_of_the_notebook_are_stopped(cell: Cell, capsys: Any) -> None:
     from jupyter_amltrain import api
 
@@ -58,6 +59,7 @@ def ended(ip: InteractiveShell, cell: Cell) -> str:
     return str(ip.user_ns["run"].handle)
 
 
+@pytest.mark.thorough
 def test_export_writes_telemetry_file(cell: Cell, fails: Fails, ended: str, capsys: Any) -> None:
     capsys.readouterr()
     cell("%aml_runs export last run.csv")

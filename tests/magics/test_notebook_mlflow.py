@@ -43,6 +43,7 @@ def run_cells(*cells: str, **environ: str) -> str:
     return done.stdout
 
 
+@pytest.mark.thorough
 def test_next_cell_finds_ended_run_and_its_files(api: Any) -> None:
     out = run_cells(
         "%%aml_submit --name one --wait\nimport mlflow\nmlflow.log_metric('loss', 0.5)\nmlflow.log_text('hi', 'a.txt')",

@@ -48,6 +48,7 @@ def test_cell_is_submitted_as_it_stands(api: Any) -> None:
     check_cell_as_it_stands("local", 60)
 
 
+@pytest.mark.thorough
 def test_values_are_kept_without_being_named(api: Any) -> None:
     check_kept_values("local", 60, is_own=True)
 
@@ -84,6 +85,7 @@ def test_function_is_sent_as_it_was_last_run(cell: Cell, ip: InteractiveShell) -
     assert ip.user_ns["n"] == 7
 
 
+@pytest.mark.thorough
 def test_named_cell_runs_here_and_is_sent(cell: Cell, fails: Fails, ip: InteractiveShell) -> None:
     cell("%%aml_cell setup\nimport math\nRATE = math.pi\nK = 2\ndef area(r): return RATE * r**K")
     assert ip.user_ns["RATE"] > 3  # as without the line
@@ -120,6 +122,7 @@ def test_run_again_has_the_same_values(cell: Cell, ip: InteractiveShell, api: An
     assert api.submit_spec(spec).wait(60).result("n") == 6
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("line", "code"),
     [
@@ -173,6 +176,7 @@ def test_value_is_the_same_object_for_cell_and_function(cell: Cell, ip: Interact
     assert ip.user_ns["seen"] == [1, 2]
 
 
+@pytest.mark.thorough
 def test_optimizer_trains_the_module_that_is_sent_with_it(cell: Cell, ip: InteractiveShell) -> None:
     pytest.importorskip("torch")
     cell("import torch\ntorch.manual_seed(0)\nX = torch.linspace(-1, 1, 20).reshape(-1, 1)\ny = 2 * X + 1\n"
@@ -211,6 +215,7 @@ def test_results_that_share_objects_come_back_together(cell: Cell, ip: Interacti
     assert names["a"] == [1] and names["inner"]["more"] == collections.deque("x")
 
 
+@pytest.mark.thorough
 def test_training_goes_on_with_module_and_optimizer_that_came_back(cell: Cell, ip: InteractiveShell) -> None:
     pytest.importorskip("torch")
     cell("import torch\nclass Net(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
@@ -238,6 +243,7 @@ def test_class_of_the_cell_comes_back_and_class_of_the_notebook_stays(cell: Cell
     assert type(ip.user_ns["kept"]) is ip.user_ns["Kept"] and ip.user_ns["Kept"].get is ip.user_ns["get"]
 
 
+@pytest.mark.thorough
 def test_module_of_a_class_of_the_cell_comes_back(cell: Cell, ip: InteractiveShell) -> None:
     pytest.importorskip("torch")
     cell("%%aml_submit --out net --wait\nimport torch\nclass Net(torch.nn.Module):\n    def __init__(self):\n"
@@ -302,6 +308,7 @@ ESTIMATORS = {
 FIT = "import numpy\nX = numpy.arange(40.0).reshape(-1, 1)\ny = (X[:, 0] > 19).astype(int)\nmodel.fit(X, y)\n"
 
 
+@pytest.mark.thorough
 def test_fitted_estimators_come_back(cell: Cell, ip: InteractiveShell) -> None:
     """Each is also sent unfitted by the same name, which must not stay as it was."""
     names = [name for name in ESTIMATORS if name not in ("lightgbm", "xgboost") or find_spec(name)]
@@ -334,6 +341,7 @@ def test_malicious_result_is_not_read(cell: Cell, ip: InteractiveShell) -> None:
     assert caught.value.code == "result.damaged" and not Path("evil").exists()
 
 
+@pytest.mark.thorough
 def test_masked_result_keeps_its_mask(cell: Cell, ip: InteractiveShell) -> None:
     cell(
         "%%aml_submit --out m --allow-pickle --wait\nimport numpy\nm = numpy.ma.masked_array([1.0, 2.0], [True, False])"
@@ -341,6 +349,7 @@ def test_masked_result_keeps_its_mask(cell: Cell, ip: InteractiveShell) -> None:
     assert ip.user_ns["m"].mask.tolist() == [True, False]
 
 
+@pytest.mark.thorough
 def test_large_result_is_a_handle(
     cell: Cell, ip: InteractiveShell, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

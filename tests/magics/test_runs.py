@@ -65,6 +65,7 @@ def test_runs_delete_of_live_run_is_refused(ip: InteractiveShell, cell: Cell, fa
     assert isinstance(fails("%aml_runs wait"), RunCanceled)
 
 
+@pytest.mark.thorough
 def test_runs_wait_of_several_waits_for_all(ip: InteractiveShell, cell: Cell, fails: Fails, ended: str) -> None:
     for name, code in (("bad", "raise ValueError('no')"), ("slow", "import time\ntime.sleep(1)")):
         cell(f"%%aml_submit --as {name} --name {name}\n{code}")
@@ -79,6 +80,7 @@ def test_runs_wait_of_several_waits_for_all(ip: InteractiveShell, cell: Cell, fa
     assert isinstance(fails(f"%aml_runs wait {ended} nobody"), UnknownRun)
 
 
+@pytest.mark.thorough
 def test_runs_logs_of_long_log_is_cut_in_middle(ip: InteractiveShell, cell: Cell, capsys: Any) -> None:
     cell("%%aml_submit --wait --as run\nfor i in range(40_000): print('line', i)")
     capsys.readouterr()

@@ -37,6 +37,7 @@ def test_submit_wait_returns_out_values(ip: InteractiveShell, cell: Cell, capsys
     assert f"double = {{'x': 0.5}}  (from {result.result.handle})" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_results_and_echo_of_values_agree(ip: InteractiveShell, cell: Cell, capsys: Any) -> None:
     source = (
         "import pandas\nframe = pandas.DataFrame({'a': range(50)})\npair, few = (1, 'a'), {1, 2}\nbare = float('nan')"
@@ -76,6 +77,7 @@ def test_submit_out_of_failed_run_is_reported_unset(ip: InteractiveShell, cell: 
     assert f"{ip.user_ns['run'].handle} failed: n not set." in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_failed_run_deletes_value_of_earlier_run(ip: InteractiveShell, cell: Cell, capsys: Any) -> None:
     def failed() -> None:
         cell("%%aml_submit --out n --as run\nraise SystemExit(1)\nn = 4")
@@ -97,6 +99,7 @@ def test_submit_wait_missing_out_fails_cell(ip: InteractiveShell, fails: Fails) 
     assert isinstance(error, ResultMissing) and ip.user_ns["b"] == 1
 
 
+@pytest.mark.thorough
 def test_submit_missing_out_error_names_each_value(ip: InteractiveShell, fails: Fails) -> None:
     source = "import numpy, threading\ncoefs = numpy.arange(3)\nmodel = threading.Lock()\nn = 1\nif n > 1: never = 1"
     error = fails(f"%%aml_submit --wait --as run --out coefs,model,n,never\n{source}")
@@ -154,6 +157,7 @@ def test_submit_script_gets_arguments(ip: InteractiveShell, cell: Cell) -> None:
 DATA_LINE = "--input data=data --output model --param data_dir='${{inputs.data}}' --param 'model=${{outputs.model}}/m'"
 
 
+@pytest.mark.thorough
 def test_submit_input_as_param_is_path(ip: InteractiveShell, cell: Cell) -> None:
     Path("data").mkdir()
     Path("data/a.txt").write_text("seven")
@@ -183,6 +187,7 @@ def test_submit_unknown_input_is_refused_without_run(fails: Fails, api: Any) -> 
     assert "--input data=" in str(error) and not api.runs()
 
 
+@pytest.mark.thorough
 def test_submit_includes_source_folder_and_local_modules(ip: InteractiveShell, cell: Cell) -> None:
     Path("lib.py").write_text("x = 'beside'")
     Path("src").mkdir()
@@ -279,6 +284,7 @@ def test_submit_experiment_and_name_default_to_notebook(
     assert (request["name"], request["experiment"]) == ("01_digits", "01_digits")
 
 
+@pytest.mark.thorough
 def test_submit_param_replaces_assignment_and_is_recorded(ip: InteractiveShell, cell: Cell) -> None:
     cell("%%aml_submit --as run --wait --param lr=0.3 --param epochs=2 --out seen\nlr = 0.1\nn_epochs = seen = lr")
     run = ip.user_ns["run"]
@@ -297,6 +303,7 @@ def test_submit_param_overridden_by_cell_is_refused(fails: Fails, capsys: Any) -
     assert "Cell line 3" in str(error) and "--param lr" in str(error)
 
 
+@pytest.mark.thorough
 def test_places_of_metric_pattern_are_no_variables_of_the_notebook(ip: InteractiveShell, cell: Cell) -> None:
     ip.user_ns.update(value=3, step="x", label="b7")
     flag = "--metric 'loss=loss {value} of {} at {step}'"
@@ -312,6 +319,7 @@ def test_metric_pattern_without_a_place_is_refused(fails: Fails) -> None:
     assert "--metric" in str(fails("%%aml_submit --metrics 'loss=Loss {value}'\nprint(1)"))
 
 
+@pytest.mark.thorough
 def test_line_in_a_function_has_its_variables(ip: InteractiveShell, cell: Cell) -> None:
     code = "get_ipython().run_cell_magic('aml_submit', '--wait --as run --name $label', 'print(1)')"
     cell(f"def submit(label):\n    {code}\nsubmit('b8')")
@@ -325,6 +333,7 @@ def test_autolog_setting_is_that_of_each_run(ip: InteractiveShell, cell: Cell) -
     assert ip.user_ns["run"].spec.autolog
 
 
+@pytest.mark.thorough
 def test_warm_setting_is_variable_of_kernel_and_not_of_job(
     ip: InteractiveShell, cell: Cell, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,6 +48,7 @@ def test_tab_on_other_line_is_unchanged(shell: InteractiveShell) -> None:
     assert "%aml_submit" in tab(shell, "%aml_sub|")
 
 
+@pytest.mark.thorough
 def test_tab_offers_runs_newest_first(shell: InteractiveShell, cell: Cell) -> None:
     cell("%%aml_submit --name first --wait --as one\npass")
     cell("%%aml_submit --name second --wait --as two\npass")
@@ -73,6 +74,7 @@ def test_terminal_menu_of_magic_line_offers_matches(shell: InteractiveShell) -> 
         assert {begun[: len(begun) + c.start_position] + c.text for c in found} == expected
 
 
+@pytest.mark.thorough
 def test_unload_removes_completion(ip: InteractiveShell) -> None:
     from jupyter_amltrain import load_ipython_extension, unload_ipython_extension
 

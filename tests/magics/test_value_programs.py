@@ -149,6 +149,7 @@ def parts(value: Any) -> list[tuple[str, Any]]:
     return [*((f".{name}", one) for name, one in inner), *items]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_program_returns_what_plain_python_gives(name: str, ip: InteractiveShell) -> None:
     first, job, returned = PROGRAMS[name]

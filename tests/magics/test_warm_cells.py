@@ -18,6 +18,7 @@ def mean(data, axis=0):
     return np.mean(data, axis)"""
 
 
+@pytest.mark.thorough
 def test_cell_that_takes_values_starts_warm(ip: InteractiveShell, cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AMLTRAIN_WARM", "600")
     home = Path(os.environ["AMLTRAIN_HOME"])

@@ -48,6 +48,7 @@ def test_many_files_are_copied_whole(run: Any, tmp_path: Path) -> None:
     assert times == pytest.approx({path.name: path.stat().st_mtime for path in there.rglob("*.txt")}, abs=1e-3)
 
 
+@pytest.mark.thorough
 def test_repeated_download_copies_only_what_is_missing(run: Any, tmp_path: Path) -> None:
     files = run.files()
     files.download("outputs", tmp_path)
@@ -58,6 +59,7 @@ def test_repeated_download_copies_only_what_is_missing(run: Any, tmp_path: Path)
     assert gone.read_text() == "1" and kept.stat().st_ino == before
 
 
+@pytest.mark.thorough
 def test_small_file_that_changes_is_copied_as_it_is_now(run: Any, tmp_path: Path) -> None:
     files = run.files()
     path = Path(run.run.folder) / "outputs/part0/00000.txt"
@@ -68,6 +70,7 @@ def test_small_file_that_changes_is_copied_as_it_is_now(run: Any, tmp_path: Path
     files.download("outputs", tmp_path)  # and is there
 
 
+@pytest.mark.thorough
 def test_files_that_cannot_be_read_are_named_and_others_copied(run: Any, tmp_path: Path) -> None:
     files, there = run.files(), Path(run.run.folder) / "outputs"
     (there / "part0/00000.txt").unlink()
@@ -87,6 +90,7 @@ def files_of(files: Any) -> list[Any]:
     return [file for file in files if file.path.startswith("outputs/")]
 
 
+@pytest.mark.thorough
 def test_full_disk_leaves_no_half_file(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     replace, count = os.replace, [0]
 
@@ -106,6 +110,7 @@ def test_full_disk_leaves_no_half_file(run: Any, tmp_path: Path, monkeypatch: py
     assert len(copied) == 1500 and copied.items() <= there.items()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("comes_back", [True, False])
 def test_lost_machine_is_waited_for(
     run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes_back: bool
@@ -134,6 +139,7 @@ def test_lost_machine_is_waited_for(
     assert len(outputs(tmp_path / "outputs")) == len(files_of(files))
 
 
+@pytest.mark.thorough
 def test_progress_counts_files(
     run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -146,6 +146,7 @@ def test_output_frames_of_chatty_script_are_limited(live: Kernel) -> None:
     assert frames[-1]["done"] and len(json.dumps(frames[-1])) < 200_000
 
 
+@pytest.mark.thorough
 def test_output_of_binary_log_bounds_memory(live: Kernel) -> None:
     screen = Screen(live)
     kernel = psutil.Process(live.pid)

@@ -97,6 +97,7 @@ def test_picture_of_empty_record_is_header():
     assert size(picture.draw({})) == (2 * picture.WIDTH, 2 * 54)
 
 
+@pytest.mark.thorough
 def test_picture_chart_rows_scale_separately():
     flat, steep = series([0.0] * 9), series([float(i) for i in range(9)])
     names = [f"m{i}" for i in range(6)]
@@ -105,6 +106,7 @@ def test_picture_chart_rows_scale_separately():
     assert one["png"] != other["png"]
 
 
+@pytest.mark.thorough
 def test_picture_does_not_import_pyplot():
     code = (
         "import sys; from jupyter_amltrain.output import picture; picture.draw({}); "

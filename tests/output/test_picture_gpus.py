@@ -46,6 +46,7 @@ def test_gpu_picture_of_any_gpu_count_is_small(gpus, nodes):
     assert answer["height"] < 900
 
 
+@pytest.mark.thorough
 def test_gpu_picture_of_noise_on_64_gpus_is_small():
     record = gpu_record(64, 8)
     noise = np.random.default_rng(0).integers(0, 101, 64 * 75)
@@ -103,6 +104,7 @@ def test_heat_map_shows_idle_busy_and_gaps():
     assert share(draw(record), HEAT[0]) < 0.005
 
 
+@pytest.mark.thorough
 def test_gpu_charts_unknown_value_is_not_zero():
     record = gpu_record(1)
     record["gpu"]["gpus"][0].update(power=[None] * 150, util=[], peak=[], memory_total=None, power_limit=None)
@@ -127,6 +129,7 @@ def test_gpu_picture_of_idle_gpu_shows_banner():
     assert draw({"truth": long})["height"] < 200
 
 
+@pytest.mark.thorough
 def test_gpu_picture_of_ended_run_shows_summary():
     assert picture._figures(with_charts(gpu_record(8))) == [
         ["GPU use", "utilization 74 to 81 %"],

@@ -103,6 +103,7 @@ total = float(model.predict(table).sum())
 """
 
 
+@pytest.mark.thorough
 def test_values_arrive_as_they_are(api: Any) -> None:
     names = ["table", "pair", "shared", "other", "model"]
     run = api.pipeline(
@@ -161,6 +162,7 @@ def test_each_file_of_a_pattern_gets_a_run_and_results_are_gathered(api: Any) ->
     assert run.result("total") == 9 and ran(run) == {"count:1", "total"}
 
 
+@pytest.mark.thorough
 def test_failed_step_keeps_what_was_done(api: Any) -> None:
     bad = [*diamond(right="max(data) / 0"), step("last", "print(1)", after=["left"], gpus=0)]
     run = api.pipeline(*bad)
@@ -212,6 +214,7 @@ def test_cancel_of_pipeline_cancels_its_steps(api: Any) -> None:
 POINTS = ("after_start",)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "point",
     [*POINTS, *thorough("before_start", "before_end", "before_sent", "after_sent", "after_end", "before_finish")],

@@ -122,6 +122,7 @@ def test_helper_beside_planted_modules_writes_records(helped):
     assert helped["record"]["state"] == "imported"
 
 
+@pytest.mark.thorough
 def test_helper_beside_planted_modules_draws_picture(helped):
     assert helped["picture"]["png"].startswith(b"\x89PNG")
 

@@ -114,6 +114,7 @@ def test_line_yaml_and_rest_have_the_same_meaning(
     assert msgspec.json.decode(msgspec.json.encode(e), type=Expression) == e
 
 
+@pytest.mark.thorough
 def test_rest_form_equals_that_of_the_sdk() -> None:
     from azure.ai.ml.entities._job.sweep import search_space as sdk
 
@@ -161,6 +162,7 @@ SCALARS = st.one_of(
 )
 
 
+@pytest.mark.thorough
 @given(st.lists(SCALARS | st.lists(SCALARS, max_size=3), min_size=1, max_size=5))
 def test_text_of_any_choice_is_read_back(values: list[Any]) -> None:
     e = Choice(tuple(values))
@@ -439,6 +441,7 @@ def test_grid_enumerates_options_conditionally() -> None:
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("e", [QUniform(1, 10, 4), QUniform(0.5, 3.5, 1), QLogUniform(1, 50, 7), RandInt(3)])
 def test_grid_has_exactly_the_values_that_draws_have(e: Expression) -> None:
     points = [grid_point({"p": e}, index)["p"] for index in range(grid_size({"p": e}))]

@@ -135,6 +135,7 @@ def test_invalid_policy_is_refused(text: str, word: str) -> None:
     assert caught.value.code == "sweep.policy" and word in str(caught.value) and "\n" not in str(caught.value)
 
 
+@pytest.mark.thorough
 @given(st.text(max_size=30))
 def test_any_text_of_a_flag_is_read_or_refused(text: str) -> None:
     for parse in (parse_goal, parse_policy):
@@ -369,6 +370,7 @@ def test_rest_names_policies_and_samplers_as_the_service() -> None:
     assert policy == {"policyType": "MedianStopping", "evaluationInterval": 1, "delayEvaluation": 0}
 
 
+@pytest.mark.thorough
 def test_yaml_and_rest_equal_those_of_the_sdk(tmp_path: Path) -> None:
     from azure.ai.ml import load_job
 

@@ -29,6 +29,7 @@ TEXTS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", TEXTS)
 def test_yaml_bomb_in_job_is_refused_within_one_second(name: str) -> None:
     begin = time.process_time()  # what it costs, whatever else runs here
@@ -38,6 +39,7 @@ def test_yaml_bomb_in_job_is_refused_within_one_second(name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["laughs", "brackets", "many"])
 def test_yaml_bomb_in_conda_file_is_refused(name: str) -> None:
     from jupyter_amltrain.azure import mlflow_pins
@@ -57,6 +59,7 @@ _values = st.recursive(
 )
 
 
+@pytest.mark.thorough
 @given(_values)
 def test_yaml_of_normal_size_is_accepted(value: object) -> None:
     shared = {"base": value, "again": [value, value]}  # written with an alias

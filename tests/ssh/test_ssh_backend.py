@@ -59,6 +59,7 @@ def job(name: str, text: str, **more: Any) -> tuple[JobSpec, Snapshot]:
     return spec, take_snapshot(spec.script_name, text, root=Path.cwd())
 
 
+@pytest.mark.thorough
 class TestSshBackend(BackendContract):
     def short(self) -> tuple[JobSpec, Snapshot]:
         return job("short", "print('one line')\nprint('and the end')\n")
@@ -67,6 +68,7 @@ class TestSshBackend(BackendContract):
         return job("long", "import time\nprint('here')\ntime.sleep(600)\n")
 
 
+@pytest.mark.thorough
 class TestSshTransport(TransportContract):
     @pytest.fixture
     def transport(self, backend: SshBackend) -> Transport:
@@ -84,6 +86,7 @@ def ended(loop: LoopThread, backend: SshBackend, made: tuple[JobSpec, Snapshot],
     return run
 
 
+@pytest.mark.thorough
 def test_job_gets_login_environment_and_not_that_of_kernel(
     loop: LoopThread, backend: SshBackend, remote_home: Path, home: Path
 ) -> None:
@@ -154,6 +157,7 @@ def test_only_changed_files_travel(loop: LoopThread, backend: SshBackend, home: 
     assert submit() == "second\n" and sum(sent) < (5 << 20) + 1000
 
 
+@pytest.mark.thorough
 def test_attached_target_stores_what_machine_says(backend: SshBackend, remote_home: Path) -> None:
     assert isinstance(backend.target, SshTarget) and isinstance(backend._transport, SshTransport)
     assert backend.target.workdir == str(remote_home) and backend.target.python == sys.executable

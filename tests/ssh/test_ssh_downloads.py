@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.web_server import serving
 from tools.openssh import Sshd
 
 from .test_ssh_runs import attach
 
 
+@pytest.mark.thorough
 def test_web_input_is_downloaded_on_that_machine(api: Any, sshd: Sshd, home: Path, remote_home: Path) -> None:
     attach(api, sshd)
     with serving() as web:

@@ -34,6 +34,7 @@ def test_run_over_ssh_builds_environment_on_that_machine(
     assert not (home / "envs").exists() and api.environments(target="box") == []
 
 
+@pytest.mark.thorough
 def test_path_of_this_machine_is_refused(api: Any, sshd: Sshd) -> None:
     attach(api, sshd)
     Path("requirements.txt").write_text("--find-links ./wheels\nalpha\n")

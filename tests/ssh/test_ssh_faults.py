@@ -61,6 +61,7 @@ def test_kernel_uses_one_connection_for_all_runs(api: Any, sshd: Sshd) -> None:
     assert logins(sshd) == 1
 
 
+@pytest.mark.thorough
 def test_connection_that_is_dropped_while_it_opens_is_tried_again(api: Any, sshd: Sshd, proxy: Proxy) -> None:
     proxy.drops = 1  # as by sshd's MaxStartups
     attach(api, sshd, port=proxy.port)
@@ -102,6 +103,7 @@ def test_killed_supervision_there_marks_run_lost(api: Any, sshd: Sshd, remote_ho
     assert run.logs() == "up\n"
 
 
+@pytest.mark.thorough
 def test_gpu_of_machine_without_driver_is_one_sentence(api: Any, sshd: Sshd) -> None:
     attach(api, sshd)
     with pytest.raises(AmlTrainError) as caught:
@@ -133,6 +135,7 @@ def test_read_only_disk_there_is_one_sentence(api: Any, sshd: Sshd, read_only: P
     assert "Read-only" in text and "--workdir" in text and "\n" not in text, text
 
 
+@pytest.mark.thorough
 def test_secrets_are_in_no_command_line_and_not_in_clear_on_the_wire(
     api: Any, sshd: Sshd, proxy: Proxy, home: Path, remote_home: Path
 ) -> None:

@@ -84,6 +84,7 @@ def pair(api: Any, homes: list[Path], gate: Path, **more: Any) -> list[Any]:
     return runs
 
 
+@pytest.mark.thorough
 def test_runs_are_spread_over_machines_by_their_load(api: Any, homes: list[Path], gate: Path) -> None:
     running = pair(api, homes, gate)
     # Submitted at the same time: each counts the others, which their machines do not know yet.
@@ -95,6 +96,7 @@ def test_runs_are_spread_over_machines_by_their_load(api: Any, homes: list[Path]
         assert run.wait(WAIT_S).state == "completed" and run.handle.startswith("gpus/")
 
 
+@pytest.mark.thorough
 def test_run_on_second_machine_is_followed_by_another_kernel(api: Any, homes: list[Path], gate: Path) -> None:
     handle = pair(api, homes, gate, out=["answer"])[1].handle
     api.close()  # the next controller does not know where the runs are
@@ -121,6 +123,7 @@ def test_cancel_by_another_kernel_reaches_second_machine(api: Any, homes: list[P
     assert run.state == "canceled" and api.attach(runs[0].handle).state == "running"
 
 
+@pytest.mark.thorough
 def test_run_of_several_nodes_is_listed_once(api: Any, homes: list[Path]) -> None:
     code = "import time\nprint('up', flush=True)\ntime.sleep(2)\n"  # longer than a sample
     fields = {"nodes": 2, "processes": 1, "distribution": "tensorflow", "gpus": 0}
@@ -134,6 +137,7 @@ def test_run_of_several_nodes_is_listed_once(api: Any, homes: list[Path]) -> Non
     until(lambda: not any((home / "runs" / run.run_id).exists() for home in homes), "its folders")
 
 
+@pytest.mark.thorough
 def test_sweep_uses_both_machines(api: Any, homes: list[Path]) -> None:
     values = {"goal": "minimize loss", "params": {"x": "choice(1, 2, 4, 5)"}, "sampler": "grid", "gpus": 0}
     sweep = api.sweep(
@@ -174,6 +178,7 @@ def ticks(run: Any) -> int:
     return int(run.logs().count("tick"))
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("restored")
 @pytest.mark.parametrize("silent", [1, 0])
 def test_stopped_server_leaves_runs_of_other_machine_working(
@@ -258,6 +263,7 @@ def test_monitor_shows_both_machines(api: Any) -> None:
 # ---- the contract of backends
 
 
+@pytest.mark.thorough
 class TestNodesBackend(BackendContract):
     @pytest.fixture
     def loop(self, api: Any) -> LoopThread:

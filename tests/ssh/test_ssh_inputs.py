@@ -20,6 +20,7 @@ for at, _, names in sorted(os.walk(os.environ['AML_INPUT_DATA'])):
 """
 
 
+@pytest.mark.thorough
 def test_path_is_one_of_that_machine(api: Any, sshd: Sshd, tmp_path: Path) -> None:
     attach(api, sshd)
     (tmp_path / "there").mkdir()
@@ -50,6 +51,7 @@ def test_path_that_is_missing_there_is_refused_before_the_start(
     assert set(remote_home.glob("runs/*")) == before
 
 
+@pytest.mark.thorough
 def test_folder_is_sent_once_by_content(api: Any, sshd: Sshd, remote_home: Path, tmp_path: Path) -> None:
     attach(api, sshd)
     data = tmp_path / "mine"
@@ -72,6 +74,7 @@ def test_folder_is_sent_once_by_content(api: Any, sshd: Sshd, remote_home: Path,
     assert len(list((remote_home / "data").iterdir())) == count + 1
 
 
+@pytest.mark.thorough
 def test_file_that_is_sent_is_recorded(api: Any, sshd: Sshd, remote_home: Path, tmp_path: Path) -> None:
     attach(api, sshd)
     (tmp_path / "table.csv").write_text("a,b\n")
@@ -85,6 +88,7 @@ def test_file_that_is_sent_is_recorded(api: Any, sshd: Sshd, remote_home: Path, 
         api.submit(script, target="box", inputs={"data": f"{tmp_path / 'table.csv'},upload"}, gpus=0)
 
 
+@pytest.mark.thorough
 def test_data_that_was_removed_there_is_sent_again(api: Any, sshd: Sshd, remote_home: Path, tmp_path: Path) -> None:
     attach(api, sshd)
     (tmp_path / "mine").mkdir()

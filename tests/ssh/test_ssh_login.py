@@ -59,6 +59,7 @@ def test_changed_host_key_is_refused(check: Check) -> None:
     refused(check, AuthenticationError, "ssh.host_key_changed", accept_host_key="SHA256:" + "A" * 43)
 
 
+@pytest.mark.thorough
 def test_key_in_known_hosts_needs_no_fingerprint(check: Check, sshd: Sshd) -> None:
     public = (sshd.folder / "host.pub").read_text().split()[:2]
     (Path.home() / ".ssh" / "known_hosts").write_text(f"[127.0.0.1]:{sshd.port} {' '.join(public)}\n")
@@ -72,6 +73,7 @@ def test_other_key_in_known_hosts_is_refused(check: Check, sshd: Sshd, tmp_path:
         refused(check, AuthenticationError, "ssh.host_key_changed", accept_host_key=accepted)
 
 
+@pytest.mark.thorough
 def test_alias_of_ssh_config_is_enough(check: Check, sshd: Sshd) -> None:
     lines = ["Host gpubox", "  HostName 127.0.0.1", f"  Port {sshd.port}", f"  IdentityFile {sshd.key}"]
     (Path.home() / ".ssh" / "config").write_text("\n".join(lines) + "\n")
@@ -122,6 +124,7 @@ def test_unknown_host_is_unreachable(check: Check) -> None:
     refused(check, TargetUnreachable, "ssh.unreachable", host="no-such-host.invalid")
 
 
+@pytest.mark.thorough
 def test_service_that_is_not_ssh_is_unreachable(check: Check) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 

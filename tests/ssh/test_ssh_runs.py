@@ -138,6 +138,7 @@ def test_failed_script_names_its_line(api: Any, sshd: Sshd) -> None:
     assert "ValueError: no" in str(caught.value) and caught.value.exit_code == 1
 
 
+@pytest.mark.thorough
 def test_cancel_and_timeout_end_the_job_there(api: Any, sshd: Sshd) -> None:
     attach(api, sshd)
     run = api.submit("import time\nprint('up', flush=True)\ntime.sleep(600)", target="box", gpus=0)
@@ -290,6 +291,7 @@ def test_code_comes_back_with_modes_and_one_that_its_run_changed_is_named(
     assert (home / "mirror" / "box" / "runs" / kept.run_id / "job.json").exists()
 
 
+@pytest.mark.thorough
 def test_idle_machine_is_stopped_by_a_line_that_is_shown(
     api: Any, sshd: Sshd, remote_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

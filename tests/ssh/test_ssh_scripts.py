@@ -11,6 +11,7 @@ from ..contracts.script_projects import FEW, Project, check_missed_data, check_p
 from .test_ssh_runs import attach
 
 
+@pytest.mark.thorough
 def test_projects_run_as_with_python(api: Any, sshd: Sshd, tmp_path: Path) -> None:
     attach(api, sshd)
     check_projects(FEW, tmp_path, "box", 120)
@@ -22,6 +23,7 @@ def test_all_projects_run_as_with_python(api: Any, sshd: Sshd, tmp_path: Path) -
     check_projects([name for name in travelling() if name not in FEW], tmp_path, "box", 120)
 
 
+@pytest.mark.thorough
 def test_secret_file_stays_here_with_a_note(api: Any, sshd: Sshd, tmp_path: Path, monkeypatch: Any) -> None:
     attach(api, sshd)
     text = "import os\nprint('has', os.path.exists(os.path.dirname(__file__) + '/.env'))\n"
@@ -30,6 +32,7 @@ def test_secret_file_stays_here_with_a_note(api: Any, sshd: Sshd, tmp_path: Path
     assert "has False" in run.logs() and any(".env" in note for note in run.record().notes)
 
 
+@pytest.mark.thorough
 def test_run_that_misses_data_of_this_computer_says_so(api: Any, sshd: Sshd, tmp_path: Path, monkeypatch: Any) -> None:
     attach(api, sshd)
     monkeypatch.chdir(tmp_path)

@@ -62,6 +62,7 @@ def stop(sshd: Sshd) -> Callable[[], None]:
     return go_on
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("manner", ["frozen", pytest.param("stopped", marks=pytest.mark.thorough), "cut"])
 def test_silent_machine_holds_up_no_list_record_or_log(
     api: Any, sshd: Sshd, proxy: Proxy, tmp_path: Path, manner: str

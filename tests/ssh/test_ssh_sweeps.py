@@ -17,6 +17,7 @@ from tools.openssh import Sshd
 from .test_ssh_runs import attach
 
 
+@pytest.mark.thorough
 def test_grid_has_same_trials_over_ssh_as_here(api: Any, sshd: Sshd, remote_home: Path, tmp_path: Path) -> None:
     attach(api, sshd)
     Path("scale.py").write_text("FACTOR = 3\n")

@@ -259,6 +259,7 @@ def test_copy_of_ended_process_is_continued_or_starts_over(
     assert [path.name for path in local.parent.glob(".file*")] == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["../../../evil", "sub/../../evil", "/tmp/evil-of-a-list"])
 def test_listed_name_outside_of_its_folder_is_refused(
     api: Any, sshd: Sshd, remote_home: Path, home: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -282,6 +283,7 @@ def test_listed_name_outside_of_its_folder_is_refused(
     assert set(home.parent.rglob("*evil*")) == before and not Path("/tmp/evil-of-a-list").exists()
 
 
+@pytest.mark.thorough
 def test_file_that_is_replaced_during_its_first_copy_is_not_mixed(
     api: Any, sshd: Sshd, remote_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,16 +20,19 @@ def test_every_value_comes_back(api: Any, sshd: Sshd) -> None:
     check_round_trip("box", 180)
 
 
+@pytest.mark.thorough
 def test_cell_is_submitted_as_it_stands(api: Any, sshd: Sshd) -> None:
     attach(api, sshd)
     check_cell_as_it_stands("box", 120)
 
 
+@pytest.mark.thorough
 def test_values_are_kept_without_being_named(api: Any, sshd: Sshd) -> None:
     attach(api, sshd)
     check_kept_values("box", 120)
 
 
+@pytest.mark.thorough
 def test_note_on_a_path_stays_with_the_run(api: Any, sshd: Sshd) -> None:
     attach(api, sshd)
     with open("table.csv", "wb") as file:
@@ -45,6 +48,7 @@ def test_outputs_and_logs_are_kept(api: Any, sshd: Sshd, tmp_path: Path) -> None
     check_example_output("box", tmp_path, 120)
 
 
+@pytest.mark.thorough
 def test_value_that_returns_as_pickle_is_noted_before_the_run(api: Any, sshd: Sshd) -> None:
     attach(api, sshd)
     cell = "class Net:\n    pass\nnet, count = Net(), 1\nnet = Net()"

@@ -18,6 +18,7 @@ from .test_ssh_runs import attach
 CODE = "import mlflow\nimport os\nprint('in', os.path.basename(os.getcwd()))\nmlflow.log_metric('loss', 0.5)\n"
 
 
+@pytest.mark.thorough
 def test_second_run_over_ssh_starts_warm(
     api: Any, sshd: Sshd, remote_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

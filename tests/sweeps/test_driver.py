@@ -95,6 +95,7 @@ def driver_of(run: Any) -> psutil.Process:
 UNUSED = LOG + "def train(lr=0.01):\n    log('loss', lr, 0)\ntrain()\n"
 
 
+@pytest.mark.thorough
 def test_sweep_over_parameter_that_nothing_reads_is_refused(api: Any) -> None:
     before, words = (
         len(api.runs()),
@@ -125,6 +126,7 @@ for value, step in points:
 OFFSET = {"plain": 0.3, "resent": 0.2, "out of order": 0.1, "diverged": 0.0}
 
 
+@pytest.mark.thorough
 def test_sweep_picks_best_trial_in_each_manner_of_logging(api: Any) -> None:
     log = LOG.replace("value, step):", "value, step, at):").replace("int(time.time() * 1000)", "at")
     code = f"import math\nOFFSET = {OFFSET!r}\n{log}{MANNERS}"
@@ -171,6 +173,7 @@ def test_same_seed_proposes_same_trials(api: Any) -> None:
     assert values[0] == values[1] != values[2]
 
 
+@pytest.mark.thorough
 def test_grid_tries_every_point_once_and_fixed_parameters_stay(api: Any) -> None:
     params = {"x": "choice(1, 2)", "name": "choice(a, b)", "scale": 3}
     code = LOG + "log('score', x * scale + len(name), 0)\n"
@@ -180,6 +183,7 @@ def test_grid_tries_every_point_once_and_fixed_parameters_stay(api: Any) -> None
     assert {child.value for child in run.children()} == {4.0, 7.0}
 
 
+@pytest.mark.thorough
 def test_null_is_a_value_and_parameter_of_other_option_is_absent(api: Any) -> None:
     params = {"model": "choice({kind: sgd, momentum: choice(null, 0.9)}, {kind: adam})"}
     code = LOG + "print(kind, globals().get('momentum'))\nlog('score', 1, 0)\n"
@@ -202,6 +206,7 @@ def test_value_of_out_is_metric_and_best_one_is_returned(api: Any) -> None:
     assert run.result("loss") == min(child.value for child in run.children())
 
 
+@pytest.mark.thorough
 def test_one_cpu_slot_does_not_deadlock(tmp_path: Path) -> None:
     with api_of(tmp_path, AMLTRAIN_CPU_SLOTS="1") as api:
         run = api.sweep(QUADRATIC, goal="minimize loss", params=SPACE, seed=1, max_trials=3, gpus=0).wait(DEADLINE)
@@ -209,6 +214,7 @@ def test_one_cpu_slot_does_not_deadlock(tmp_path: Path) -> None:
         assert run.run.spec.trial_slots == {"local": 1}
 
 
+@pytest.mark.thorough
 def test_bandit_stops_trial_that_falls_behind(api: Any) -> None:
     code = LOG + "for step in range(4 if x > 50 else 2000):\n    log('score', x, step)\n    time.sleep(0.05)\n"
     run = api.sweep(
@@ -221,6 +227,7 @@ def test_bandit_stops_trial_that_falls_behind(api: Any) -> None:
     assert fast.best and not fast.early and fast.state == "completed"
 
 
+@pytest.mark.thorough
 def test_failed_trial_does_not_end_sweep(api: Any) -> None:
     code = LOG + "assert x != 2\nlog('loss', x, 0)\n"
     run = api.sweep(code, goal="minimize loss", params={"x": "choice(1, 2, 3)"}, sampler="grid", gpus=0).wait(DEADLINE)
@@ -283,6 +290,7 @@ def test_cancel_of_sweep_cancels_its_trials(api: Any) -> None:
     until(lambda: all(trial.state == "canceled" for trial in trials), "the end of the trials")
 
 
+@pytest.mark.thorough
 def test_time_limit_of_sweep_ends_its_trials(api: Any) -> None:
     code = LOG + "log('loss', x, 0)\ntime.sleep(600 if x > 1 else 0)\n"
     run = api.sweep(
@@ -291,6 +299,7 @@ def test_time_limit_of_sweep_ends_its_trials(api: Any) -> None:
     assert [child.state for child in run.children()] == ["completed", "canceled"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "point", ["after_ask", *thorough("before_tell", "before_ask", "before_sent", "after_sent", "after_tell")]
 )
@@ -304,6 +313,7 @@ def test_driver_killed_at_failpoint_loses_and_doubles_no_trial(tmp_path: Path, p
         check_whole(api, run, 5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "seed", [0, *thorough(1, 2), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(3, 20))]
 )
@@ -382,6 +392,7 @@ log('loss', x, 0)
         assert [child.params["x"] for child in run_again.children()] == [1, 2]
 
 
+@pytest.mark.thorough
 def test_values_of_trials_are_known_after_death_of_driver_without_policy(api: Any, tmp_path: Path) -> None:
     go = tmp_path / "go"
     code = f"""{LOG}
@@ -405,6 +416,7 @@ log('loss', x, 60)
         assert 2 < len(child.steps) <= MAX_CURVE_POINTS and child.steps[0] == 0
 
 
+@pytest.mark.thorough
 def test_sweep_continues_without_kernel(api: Any) -> None:
     run = api.sweep(QUADRATIC, goal="minimize loss", params=SPACE, seed=1, max_trials=6, max_concurrent=2, gpus=0)
     handle = run.handle
@@ -466,6 +478,7 @@ def test_invalid_sweep_is_refused_before_anything_runs(api: Any, values: dict[st
     assert os.listdir(Path(os.environ["AMLTRAIN_HOME"]) / "runs") == before
 
 
+@pytest.mark.thorough
 def test_continued_sweep_learns_from_trials_and_keeps_them(api: Any) -> None:
     first = api.sweep(QUADRATIC, goal="minimize loss", params={"x": "choice(1, 2, 5)"}, sampler="grid", gpus=0)
     first.wait(DEADLINE)

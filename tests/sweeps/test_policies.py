@@ -198,6 +198,7 @@ def test_reports_of_many_trials_are_compared_with_all_of_them(text: str) -> None
     assert all(stopped)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("text", POLICIES)
 def test_reports_of_a_thousand_trials_take_seconds(text: str) -> None:
     rng = random.Random(1)

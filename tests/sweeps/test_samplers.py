@@ -55,6 +55,7 @@ def run(proposer: Proposer, trials: int, concurrent: int = 1) -> list[dict[str, 
     return proposals
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("space", [MIXED, FINITE], ids=["mixed", "finite"])
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_replayed_calls_give_the_same_proposals(sampler: Sampler, space: dict[str, str]) -> None:
@@ -211,6 +212,7 @@ def test_importances_of_few_or_equal_trials_are_empty() -> None:
     assert importances(sweep, trials) != {}
 
 
+@pytest.mark.thorough
 def test_importances_of_a_thousand_trials_take_less_than_a_second() -> None:
     sweep = sweep_of("random", **MIXED)
     trials = trials_of(sweep, 1000)

@@ -39,6 +39,7 @@ def test_few_trials_are_written_whole(tmp_path: Path) -> None:
     assert written(tmp_path) == trials
 
 
+@pytest.mark.thorough
 def test_ten_thousand_trials_fit_with_curves(tmp_path: Path) -> None:
     trials = trials_of(10_000, {f"parameter_{i}": 0.0123456789 for i in range(5)})
     TrialsFile(tmp_path).write(trials)
@@ -50,6 +51,7 @@ def test_ten_thousand_trials_fit_with_curves(tmp_path: Path) -> None:
     assert {(trial.steps[0], trial.steps[-1]) for trial in found.runs} == {(0, 39_000)} and not found.hidden
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", [10_000, 300])
 def test_trials_that_do_not_fit_are_hidden_and_best_one_stays(tmp_path: Path, count: int) -> None:
     trials = trials_of(count, {"text": "x" * (3 * MAX_CHILDREN_BYTES // count)})

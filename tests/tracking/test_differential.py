@@ -28,6 +28,7 @@ def differences(folder: Path, programs: dict[str, str]) -> dict[str, object]:
     return {name: differing for name, differing in found.items() if differing}
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.thorough) for part in (1, 2))])
 def test_program_logs_same_as_with_file_store(tmp_path: Path, part: int) -> None:

@@ -49,6 +49,7 @@ except mlflow.exceptions.MlflowException as error:
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 def test_job_reads_and_changes_earlier_run_and_models(api: Any) -> None:
     earlier = api.submit(EARLIER, name="earlier", experiment="mine", out=["run_id"]).wait().result("run_id")
@@ -69,6 +70,7 @@ def test_job_reads_and_changes_earlier_run_and_models(api: Any) -> None:
     assert str(client.get_model_version_by_alias("clf", "champion").version) == "1"
 
 
+@pytest.mark.thorough
 def test_job_that_asks_nothing_starts_no_server(api: Any) -> None:
     code = (
         "import mlflow, psutil\nmlflow.set_experiment('x')\nmlflow.log_metric('a', 1)\n"

@@ -87,6 +87,7 @@ def moved(python: str, *words: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.thorough
 def test_private_parts_of_installed_mlflow_are_where_expected() -> None:
     assert moved(sys.executable, "server") == []
 

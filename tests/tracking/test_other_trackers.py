@@ -75,6 +75,7 @@ def steps(run: Any, name: str) -> list[int]:
     return list(series.step) if series is not None else []
 
 
+@pytest.mark.thorough
 def test_event_files_of_tensorboard_are_followed_and_whole(
     api: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,6 +115,7 @@ while not Path("go").exists():
     assert note.endswith("the job's Python has no package tensorboard. Install it there: pip install tensorboard")
 
 
+@pytest.mark.thorough
 def test_killed_sink_reads_the_files_again_without_repeating(
     api: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +130,7 @@ def test_killed_sink_reads_the_files_again_without_repeating(
     assert steps(run, "train/loss") == steps(run, "validation/loss") == list(range(6))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("code", "names", "count"),
     [
@@ -148,6 +151,7 @@ def test_printed_metrics_of_library_are_recorded(api: Any, code: str, names: set
         assert steps(run, name) == list(range(first, first + count))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("code", [SKLEARN, *thorough(XGBOOST)], ids=["sklearn", "xgboost"])
 def test_autolog_logs_what_mlflow_knows_of_the_library(api: Any, code: str) -> None:
     run = api.submit(code, autolog=True).wait(DEADLINE)

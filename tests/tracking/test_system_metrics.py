@@ -64,6 +64,7 @@ def test_system_metrics_of_short_run_have_every_second(done):
     assert moments == [round((START + t) * 1000) for t in range(90)]
 
 
+@pytest.mark.thorough
 def test_system_metrics_unknown_value_is_absent(done):
     # gpu 0 tells nothing but what is asked seldom: neither points nor figures of its summary
     names = {key.removeprefix("system/gpu_0_") for key in keys(done["short"]) if key.startswith("system/gpu_0_")}
