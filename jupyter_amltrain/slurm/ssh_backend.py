@@ -1,4 +1,4 @@
-"""Backend of a cluster whose login node SSH reaches: the same calls over the link of :mod:`..backends.ssh`."""
+"""Backend of a cluster whose login node SSH reaches: the same calls over :class:`..SshTransport`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import msgspec
 
 from jupyter_amltrain.backends.agent_backend import AgentBackend
 from jupyter_amltrain.backends.base import LaunchPlan
-from jupyter_amltrain.backends.ssh import SshBackend, SshTransport
+from jupyter_amltrain.backends.ssh import SshBackend
+from jupyter_amltrain.backends.ssh_transport import SshTransport
 from jupyter_amltrain.jobs.snapshot import Snapshot
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.job import JobSpec

@@ -7,7 +7,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from jupyter_amltrain.backends.ssh import SshTransport
+from jupyter_amltrain.backends.ssh_transport import SshTransport
 from jupyter_amltrain.backends.transport import FileEvents, FolderEvents, LocalTransport
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.slurm.agent import CALLS

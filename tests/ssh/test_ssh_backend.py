@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.backends.ssh import SshBackend, SshTransport
+from jupyter_amltrain.backends.ssh import SshBackend
+from jupyter_amltrain.backends.ssh_transport import SshTransport
 from jupyter_amltrain.backends.transport import Transport
 from jupyter_amltrain.errors import PreflightError
 from jupyter_amltrain.jobs.snapshot import Snapshot, take_snapshot

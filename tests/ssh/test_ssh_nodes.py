@@ -20,8 +20,9 @@ import pytest
 from jupyter_amltrain.agent.distributed.gang import GATE, SILENCE_S
 from jupyter_amltrain.backends.base import ACCEPT
 from jupyter_amltrain.backends.nodes_submit import NodesSubmit
-from jupyter_amltrain.backends.ssh import SshBackend, SshTransport
+from jupyter_amltrain.backends.ssh import SshBackend
 from jupyter_amltrain.backends.ssh_nodes import NodesBackend
+from jupyter_amltrain.backends.ssh_transport import SshTransport
 from jupyter_amltrain.commands.registry import Context
 from jupyter_amltrain.commands.registry import run as command
 from jupyter_amltrain.errors import AuthenticationError, CommandError, RunFailed, RunLost, TargetError

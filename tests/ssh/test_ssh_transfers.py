@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_amltrain.backends.ssh import SshTransport
+from jupyter_amltrain.backends.ssh_transport import SshTransport
 from jupyter_amltrain.errors import AmlTrainError
 from tests.helpers import until
 from tools.openssh import Sshd
