@@ -38,8 +38,6 @@ def save(spec: JobSpec, target: str | None, file: str, verb: str = "%aml_submit"
     from jupyter_amltrain import api
     from jupyter_amltrain.jobs.project_files import project_files
 
-    path = os.path.abspath(os.path.expanduser(file))
-    folder, name = os.path.split(path)
     if spec.job_type:
         raise CommandError(
             f"--save: {spec.script_name} is a job file already.",
@@ -47,14 +45,7 @@ def save(spec: JobSpec, target: str | None, file: str, verb: str = "%aml_submit"
             code="save.job_file",
             field="save",
         )
-    if not az_yaml.is_file(name):
-        stem = os.path.splitext(file)[0]
-        raise CommandError(
-            f"--save: {name!r} is not the name of a job file.",
-            hint=f"Try: --save {stem}.yml",
-            code="save.suffix",
-            field="save",
-        )
+    folder, name = folder_and_name(file)
     whole = msgspec.structs.replace(spec, files=project_files(spec))  # as for another machine
     plan = api.plan_spec(whole, target=target)
     contents: dict[str, str | bytes] = {}
@@ -67,9 +58,22 @@ def save(spec: JobSpec, target: str | None, file: str, verb: str = "%aml_submit"
     contents[name] = yaml_text(_with_relative_paths(plan, folder), code=code).encode()
     found = write_new(contents, folder, "--save")
     if not found.written:
-        return f"{tilde(path)} has this job already. To run it: {verb} {file}"
+        return f"{tilde(os.path.join(folder, name))} has this job already. To run it: {verb} {file}"
     shown = ", ".join(found.written[:5]) + (f" and {len(found.written) - 5} more" if len(found.written) > 5 else "")
     return f"Wrote {shown} to {tilde(folder)}. To run it: {verb} {file}"
+
+
+def folder_and_name(file: str) -> tuple[str, str]:
+    """Return the absolute folder and the name of the new file of ``--save``; raise if it is not named as a job file."""
+    folder, name = os.path.split(os.path.abspath(os.path.expanduser(file)))
+    if not az_yaml.is_file(name):
+        raise CommandError(
+            f"--save: {name!r} is not the name of a job file.",
+            hint=f"Try: --save {os.path.splitext(file)[0]}.yml",
+            code="save.suffix",
+            field="save",
+        )
+    return folder, name
 
 
 def _dotted(path: str) -> str:

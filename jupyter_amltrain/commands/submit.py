@@ -318,6 +318,7 @@ def job_of_line(
     params = fields["params"] = references.with_literals(typed(fields.get("params", {})), inputs)
     words = references.with_literals(typed(words), inputs)
     out = fields.get("out", ())
+    title = notebook_name()
     if cell is not None:
         _check_cell_line(args, words, prog)
         own = _of_notebook(args, notebook, cell, {*params, *defined}, first_line, defaults)
@@ -336,26 +337,37 @@ def job_of_line(
             keep=keep_for(_is_local(args, defaults)) if keeps and notebook else Keep.NOTHING,
         )
         fields["environment"] = _with_packages(fields["environment"], cell_script.packages)
-        name = "cell"
-        code: dict[str, Any] = {
-            "script": cell_script.text,
-            "script_name": _free_name(source),
-            "cell": cell,
-            "line_offset": cell_script.line_offset,
-            "source_sha256": cell_script.sha256,
-            "notebook_dir": folder,
-            "notes": (*own.notes, *cell_script.notes),
-            "values": own.values,
-            "modules": own.modules,
-            "taken": own.taken,
-            "allow_pickle": bool(getattr(args, "allow_pickle", False)),
-        }
+        code, name = _cell_code(args, cell, cell_script, own, source, folder), title or "cell"
         if notebook is not None and not source:
-            code |= place_of_cell(JobSpec(name=name, **code))
+            code |= place_of_cell(JobSpec(name="cell", **code))
     else:
         code, name = _file_code(args, prog, source, out, {*params, *defined})
-    title = notebook_name()
-    fields.setdefault("name", (title or name)[:64] if cell is not None else name[:64])
+    _add_defaults(fields, defaults, name, title)
+    return JobSpec(**{**fields, **code, "args": tuple(map(str, words)), "project": folder}), ""
+
+
+def _cell_code(
+    args: argparse.Namespace, cell: str, made: script.Script, own: closure.Closure, source: str | None, folder: str
+) -> dict[str, Any]:
+    """Return the fields of a job that describe the code of a cell, and what it takes from the notebook."""
+    return {
+        "script": made.text,
+        "script_name": _free_name(source),
+        "cell": cell,
+        "line_offset": made.line_offset,
+        "source_sha256": made.sha256,
+        "notebook_dir": folder,
+        "notes": (*own.notes, *made.notes),
+        "values": own.values,
+        "modules": own.modules,
+        "taken": own.taken,
+        "allow_pickle": bool(getattr(args, "allow_pickle", False)),
+    }
+
+
+def _add_defaults(fields: dict[str, Any], defaults: Defaults, name: str, title: str) -> None:
+    """Add what the line leaves out: from the settings, the name of the code, and the `title` of the notebook."""
+    fields.setdefault("name", name[:64])
     fields.setdefault("experiment", defaults.experiment or title or "default")
     fields.setdefault("timeout", defaults.timeout)
     fields.setdefault("tracking_uri", defaults.tracking_uri)
@@ -363,7 +375,6 @@ def job_of_line(
     if not fields["environment"] and defaults.environment:
         environment = flag_values.environment_of(defaults.environment)
         fields["environment"] = msgspec.structs.replace(environment, chosen="%config AMLTrain.environment")
-    return JobSpec(**{**fields, **code, "args": tuple(map(str, words)), "project": folder}), ""
 
 
 def _of_notebook(

@@ -15,7 +15,7 @@ from jupyter_amltrain import api
 from jupyter_amltrain.agent import values as nodes
 from jupyter_amltrain.backends.agent_backend import AgentBackend
 from jupyter_amltrain.commands.new_files import write_new
-from jupyter_amltrain.commands.saved_job import yaml_text
+from jupyter_amltrain.commands.saved_job import folder_and_name, yaml_text
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.jobs import notebook_source, script, values
 from jupyter_amltrain.jobs.project_files import project_files
@@ -65,19 +65,11 @@ def save(request: PipelineRequest, file: str) -> str:
     CommandError
         The name has another suffix, a step cannot be written, or a file there has another content.
     """
-    path = os.path.abspath(os.path.expanduser(file))
-    folder, name = os.path.split(path)
-    if not az_yaml.is_file(name):
-        raise CommandError(
-            f"--save: {name!r} is not the name of a job file.",
-            hint=f"Try: --save {os.path.splitext(file)[0]}.yml",
-            code="save.suffix",
-            field="save",
-        )
+    folder, name = folder_and_name(file)
     made = file_of(request, f"{os.path.splitext(name)[0]}-code")
     found = write_new({**made.code, name: made.text.encode()}, folder, "--save")
     if not found.written:
-        return f"{tilde(path)} has this pipeline already. To run it: %aml_pipeline submit {file}"
+        return f"{tilde(os.path.join(folder, name))} has this pipeline already. To run it: %aml_pipeline submit {file}"
     return f"Wrote {name} and the code of its steps to {tilde(folder)}. To run it: %aml_pipeline submit {file}"
 
 
