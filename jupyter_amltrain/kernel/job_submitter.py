@@ -169,21 +169,8 @@ class JobSubmitter:
         name, trial = prepared[0]
         trial = trial if len(names) == 1 else validated(spec)  # the driver completes it for each target
         check_trial(trial, sweep)
-        if native is not None and spec.continues:
-            raise SpecError(
-                f"{name!r} runs sweeps itself, and does not continue one.",
-                hint="Start a new sweep with the narrower space.",
-                code="sweep.continue",
-                field="continues",
-            )
-        if native is not None and spec.driver_target not in ("", LOCAL.name):
-            raise SpecError(
-                f"--driver {spec.driver_target}: {name!r} runs sweeps itself, without a driver.",
-                hint="Leave it out.",
-                code="sweep.driver",
-                field="driver_target",
-            )
         if native is not None:  # the service queues the trials
+            _check_service_sweep(name, spec)
             return await self.prepare(service_job(trial, sweep), name)
         capacities = await asyncio.gather(*(self._capacity(backend, trial) for backend in backends))
         capacity = None if None in capacities else sum(filter(None, capacities))
@@ -279,3 +266,21 @@ class JobSubmitter:
             target = status.get(name)
         state = None if target is None else target.state
         return backend.run_price(spec, state or ProvisionState())
+
+
+def _check_service_sweep(name: str, spec: JobSpec) -> None:
+    """Raise for what a target that runs the trials of a sweep itself does not do."""
+    if spec.continues:
+        raise SpecError(
+            f"{name!r} runs sweeps itself, and does not continue one.",
+            hint="Start a new sweep with the narrower space.",
+            code="sweep.continue",
+            field="continues",
+        )
+    if spec.driver_target not in ("", LOCAL.name):
+        raise SpecError(
+            f"--driver {spec.driver_target}: {name!r} runs sweeps itself, without a driver.",
+            hint="Leave it out.",
+            code="sweep.driver",
+            field="driver_target",
+        )

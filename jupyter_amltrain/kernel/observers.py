@@ -51,7 +51,7 @@ async def frames(
             changed.set()
 
     stop = store.subscribe(on_change)
-    ended, next_frame_at = 0.0, 0.0
+    linger_until, next_frame_at = 0.0, 0.0
     pace = TokenBucket(rate, MAX_FRAME_BURST)
     try:
         while True:
@@ -62,21 +62,11 @@ async def frames(
             drawn_at, drawn_change = time.monotonic(), entry.changed_at
             record = record_of(entry)
             yield record
-            # Thumbnails and displays change rarely, so a page that gets them again has nothing to draw.
-            images = sum(len(picture.thumbnail) for picture in record.pictures)
-            images += len(msgspec.json.encode(record.displays))
-            size = len(msgspec.json.encode(record)) - images
-            per_second = FRAME_BYTES_PER_S if size <= LARGE_FRAME_BYTES else LARGE_FRAME_BYTES_PER_S
-            now = time.monotonic()
-            next_frame_at = max(next_frame_at, now) + size / per_second
+            next_frame_at = max(next_frame_at, time.monotonic()) + _sending_s(record)
             if record.done:
-                ended = ended or time.monotonic()
-                left = linger - (time.monotonic() - ended)
-                if record.tracking.get("state") != "pending" or left <= 0:
-                    return
-                try:
-                    await asyncio.wait_for(changed.wait(), left)
-                except asyncio.TimeoutError:
+                linger_until = linger_until or time.monotonic() + linger
+                left = linger_until - time.monotonic()
+                if record.tracking.get("state") != "pending" or not await _is_set(changed, left):
                     return
                 continue
             await changed.wait()
@@ -90,6 +80,24 @@ async def frames(
                 await asyncio.sleep(min(pause, 0.05))
     finally:
         stop()
+
+
+async def _is_set(event: asyncio.Event, timeout: float) -> bool:
+    """Wait for an event for some seconds."""
+    if timeout <= 0:
+        return False
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(event.wait(), timeout)
+    return event.is_set()
+
+
+def _sending_s(record: RunRecord) -> float:
+    """Return the seconds that a frame takes at the maximum rate of record data."""
+    # Thumbnails and displays change rarely, so a page that gets them again has nothing to draw.
+    images = sum(len(picture.thumbnail) for picture in record.pictures)
+    images += len(msgspec.json.encode(record.displays))
+    size = len(msgspec.json.encode(record)) - images
+    return size / (FRAME_BYTES_PER_S if size <= LARGE_FRAME_BYTES else LARGE_FRAME_BYTES_PER_S)
 
 
 def _is_drawn_live(entry: Entry | None, drawn_at: float, drawn_change: float) -> bool:

@@ -50,13 +50,11 @@ def row_of(entry: Entry, brief: StreamSummary | None = None) -> RunRow:
         Summary of the streams, for an `entry` that does not hold them.
     """
     run, status = entry.run, entry.run.status
-    if entry.read:
-        brief = stream_summary_of(entry)
-    brief = brief or entry.stream_summary
-    known = brief is not None
-    brief = brief or StreamSummary()
+    brief = stream_summary_of(entry) if entry.read else brief or entry.stream_summary
+    known, brief = brief is not None, brief or StreamSummary()
     done = status.state.terminal
-    last = status.phases[-1] if status.phases and not done else None
+    phase = status.phases[-1] if status.phases and not done and status.phases[-1].end is None else None
+    params = list(run.spec.params.items())[:MAX_ROW_PARAMS]
     return RunRow(
         handle=run.handle,
         name=run.spec.name,
@@ -71,8 +69,8 @@ def row_of(entry: Entry, brief: StreamSummary | None = None) -> RunRow:
         created=run.created,
         started=status.started,
         ended=_end(status.phases) if done else None,
-        phase=last.name if last is not None and last.end is None else "",
-        phase_start=last.start if last is not None and last.end is None else None,
+        phase=phase.name if phase is not None else "",
+        phase_start=phase.start if phase is not None else None,
         cancel_requested=status.cancel_requested,
         reachable=run.reachable,
         gpus=len(status.devices),
@@ -90,9 +88,7 @@ def row_of(entry: Entry, brief: StreamSummary | None = None) -> RunRow:
         known=known,
         again=entry.kind == "run" and bool(run.spec.script or run.spec.script_name),
         tracking=run.tracking_state,
-        params={
-            name[:MAX_VALUE_CHARS]: _short(value) for name, value in list(run.spec.params.items())[:MAX_ROW_PARAMS]
-        },
+        params={name[:MAX_VALUE_CHARS]: _short(value) for name, value in params},
     )
 
 

@@ -119,30 +119,39 @@ class TargetManager:
         if verb == "dismiss" or (verb == "delete" and not entry.stored):
             return self._dismiss(entry, dry)
         if verb == "accept" and (accepted := accepted_values(entry)):
-            if not confirmed:
-                return ActionResult(confirmation="" if dry else accept_confirmation(entry))
-            fields = {**stored_fields(entry.target), **accepted}
-            kind = str(fields.pop("kind"))
-            return await self._create("attach", name, kind, fields, dry, confirmed)
+            return await self._accept(entry, accepted, dry, confirmed)
         if not entry.stored and entry.work is not None:
             self.operations.require_idle(entry)
             if entry.failure is not None:
                 raise CommandError(failed_text("create", name, entry.failure))
         if verb == "use" and not (entry.busy and entry.work is not None and entry.work.verb == "delete"):
-            if not dry:
-                await self.status.use(name, default=bool(values.get("default")))
-            return ActionResult(accepted=not dry, message=use_text(name, default=bool(values.get("default"))))
+            return await self._use(name, bool(values.get("default")), dry)
         self.operations.require_idle(entry)
+        if verb == "test" and dry:
+            return ActionResult()
         if verb == "test":
-            return (
-                ActionResult() if dry else self.operations.start(entry, verb, lambda progress: self._test(name), values)
-            )
+            return self.operations.start(entry, verb, lambda progress: self._test(name), values)
         if verb not in PARTICIPLES:
             raise CommandError(f"{verb!r} is not an action on a target.", hint="See: %aml_compute?")
         return await self._provision(entry, verb, values, dry, confirmed)
 
+    async def _use(self, name: str, default: bool, dry: bool) -> ActionResult:
+        if not dry:
+            await self.status.use(name, default=default)
+        return ActionResult(accepted=not dry, message=use_text(name, default=default))
+
     async def _test(self, name: str) -> str:
         return info_text(await self.status.check_now(name))
+
+    async def _accept(
+        self, entry: TargetEntry, accepted: Mapping[str, Any], dry: bool, confirmed: bool
+    ) -> ActionResult:
+        """Repeat an attach with what the user has accepted."""
+        if not confirmed:
+            return ActionResult(confirmation="" if dry else accept_confirmation(entry))
+        fields = {**stored_fields(entry.target), **accepted}
+        kind = str(fields.pop("kind"))
+        return await self._create("attach", entry.target.name, kind, fields, dry, confirmed)
 
     def _dismiss(self, entry: TargetEntry, dry: bool) -> ActionResult:
         self.operations.require_idle(entry)
