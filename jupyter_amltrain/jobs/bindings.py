@@ -243,19 +243,9 @@ class _Scan:
             case ast.If():
                 return self._if(node)
             case ast.While():
-                if (flow := self.expression(node.test)) is not _Flow.GOES_ON:
-                    return flow
-                flow = self.block(node.body)
-                if not _always(node.test):
-                    flow = self._perhaps(flow)
-                return _Flow.GOES_ON if flow is _Flow.ENDED else flow  # a `break` ends the loop only
+                return self._while(node)
             case ast.For() | ast.AsyncFor():
-                if (flow := self.expression(node.iter)) is not _Flow.GOES_ON:
-                    return flow
-                if self.name in _stored(node.target):
-                    return self._assigned(node)
-                flow = self._perhaps(self.block(node.body))
-                return flow if flow is _Flow.READ else self._perhaps(self.block(node.orelse))
+                return self._for(node)
             case ast.With() | ast.AsyncWith():
                 for item in node.items:
                     if (flow := self.expression(item.context_expr)) is not _Flow.GOES_ON:
@@ -318,6 +308,22 @@ class _Scan:
             return self.block(node.body)
         one, other = self._branch(node.body), self._branch(node.orelse)
         return self._one_of((one[0], other[0]), (one[1], other[1]))
+
+    def _while(self, node: ast.While) -> _Flow:
+        if (flow := self.expression(node.test)) is not _Flow.GOES_ON:
+            return flow
+        flow = self.block(node.body)
+        if not _always(node.test):
+            flow = self._perhaps(flow)
+        return _Flow.GOES_ON if flow is _Flow.ENDED else flow  # a `break` ends the loop only
+
+    def _for(self, node: ast.For | ast.AsyncFor) -> _Flow:
+        if (flow := self.expression(node.iter)) is not _Flow.GOES_ON:
+            return flow
+        if self.name in _stored(node.target):
+            return self._assigned(node)
+        flow = self._perhaps(self.block(node.body))
+        return flow if flow is _Flow.READ else self._perhaps(self.block(node.orelse))
 
     def _try(self, node: ast.Try) -> _Flow:
         flow, hit = self._branch(node.body)

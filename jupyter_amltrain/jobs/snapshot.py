@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import hashlib
 import json
@@ -508,11 +509,7 @@ class _Folder:
             if not name.isascii() and not _is_utf8(name):
                 if self.skipped:
                     continue
-                shown = name.encode("utf-8", "replace").decode()
-                raise SubmitError(
-                    f"The name of {self.root}/{shown} is not UTF-8.",
-                    hint=f"Rename it, or exclude it: echo '/{shown}' >> {self.root}/.amlignore",
-                )
+                raise self._not_utf8(name)
             real = path
             if entry.is_symlink():
                 real = self._followed(entry.path, name)
@@ -525,16 +522,23 @@ class _Folder:
                 if not self._folder(entry.path, name + "/", rules.below(entry.path, name), (*parents, real)):
                     return False
             elif _is(entry.is_file):  # no sockets, pipes, devices
-                try:
-                    facts = entry.stat()
-                except FileNotFoundError:
-                    continue  # deleted during the walk
-                self.files[name] = entry.path
-                self.facts[name] = facts
-                self.total += facts.st_size
+                self._add(entry, name)
                 if self.total > _GIVE_UP * self.limit_bytes or len(self.files) > _GIVE_UP * self.limit_files:
                     return False
         return True
+
+    def _add(self, entry: os.DirEntry[str], name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):  # deleted during the walk
+            self.facts[name] = entry.stat()
+            self.files[name] = entry.path
+            self.total += self.facts[name].st_size
+
+    def _not_utf8(self, name: str) -> SubmitError:
+        shown = name.encode("utf-8", "replace").decode()
+        return SubmitError(
+            f"The name of {self.root}/{shown} is not UTF-8.",
+            hint=f"Rename it, or exclude it: echo '/{shown}' >> {self.root}/.amlignore",
+        )
 
     def _followed(self, path: str, name: str) -> str:
         real = os.path.realpath(path)
