@@ -163,6 +163,11 @@ def money(amount: float, currency: str) -> str:
     return f"{amount:.2f} {currency}".rstrip() if amount >= 0.1 else f"{amount:.3g} {currency}".rstrip()
 
 
+def counted(number: int, noun: str) -> str:
+    """``1 machine``, ``2 machines``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def bytes_text(size: float | None) -> str:
     """``3.2 MiB``."""
     if size is None:

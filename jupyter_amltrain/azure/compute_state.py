@@ -12,6 +12,7 @@ from typing import Any
 from jupyter_amltrain.azure.catalog import key
 from jupyter_amltrain.azure.targets import AzureTarget, kind_of_type
 from jupyter_amltrain.azure.terms import iso_seconds
+from jupyter_amltrain.text import counted
 
 _SUBNET = re.compile(r"(.*)/providers/Microsoft\.Network/virtualNetworks/([^/]+)/subnets/([^/]+)", re.IGNORECASE)
 #: State by the service's `provisioningState`.
@@ -231,7 +232,7 @@ def power_text(settings: Mapping[str, Any], others: int = 0) -> str:
     stops += [f"at {_clock(settings['schedule_stop'])}"] if settings.get("schedule_stop") else []
     parts = [f"stops {', and '.join(stops)}" if stops else "does not stop automatically"]
     parts += [f"starts at {_clock(settings['schedule_start'])}"] if settings.get("schedule_start") else []
-    parts += [f"{others} more schedule{'' if others == 1 else 's'} in the studio"] if others else []
+    parts += [f"{counted(others, 'more schedule')} in the studio"] if others else []
     return "; ".join(parts)
 
 

@@ -20,7 +20,7 @@ from jupyter_amltrain.azure.targets import (
 )
 from jupyter_amltrain.backends.provisioner import ProvisionState, stopped_runs_text
 from jupyter_amltrain.errors import CapacityError, CommandError
-from jupyter_amltrain.text import money
+from jupyter_amltrain.text import counted, money
 
 #: Kinds that Azure ML lists but that run no jobs.
 _IDLE = (MachineTarget, HDInsightTarget, DatabricksTarget, DataLakeTarget)
@@ -186,15 +186,10 @@ def _scale(
     costs = []
     if min_nodes > target.min_nodes:
         period = "per hour until you lower the minimum, also when nothing runs"
-        costs.append(
-            f"Keeping {min_nodes} node{'' if min_nodes == 1 else 's'} on costs"
-            f" {_sum(min_nodes, price, currency, period)}."
-        )
+        costs.append(f"Keeping {counted(min_nodes, 'node')} on costs {_sum(min_nodes, price, currency, period)}.")
     if max_nodes > target.max_nodes:
         period = "per hour while all of them are on"
-        costs.append(
-            f"{max_nodes} node{'' if max_nodes == 1 else 's'} cost up to {_sum(max_nodes, price, currency, period)}."
-        )
+        costs.append(f"{counted(max_nodes, 'node')} cost up to {_sum(max_nodes, price, currency, period)}.")
         costs.append(_room(max_nodes, size, quotas, low).strip())
     return " ".join(filter(None, costs))
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 
 from jupyter_amltrain.azure.catalog import MORE_QUOTA_URL
 from jupyter_amltrain.errors import AmlTrainError, AuthenticationError, CapacityError, QuotaExceeded, TargetError
+from jupyter_amltrain.text import counted
 
 #: ``has a total vCPU quota of 0 and cannot accomodate for ... which maps to 2 vCPUs``.
 _QUOTA = re.compile(
@@ -77,10 +78,10 @@ def _quota(text: str, size: str, region: str) -> AmlTrainError | None:
         what, limit, cores = found["what"], int(found["limit"]), int(found["cores"])
         nodes = int(found["nodes"] or found["count"] or 1)
         of = "all machines together" if what.lower() == "total" else what.removesuffix(" family")
-        machines = f"{nodes} machine{'' if nodes == 1 else 's'}{f' of {size}' if size else ''}"
+        machines = f"{counted(nodes, 'machine')}{f' of {size}' if size else ''}"
         need = "needs" if nodes == 1 else "need"
         return QuotaExceeded(
-            f"{machines} {need} {cores} core{'' if cores == 1 else 's'}, and the quota of {of} is {limit}.",
+            f"{machines} {need} {counted(cores, 'core')}, and the quota of {of} is {limit}.",
             hint=_QUOTA_HINT,
             code="azure.quota",
         )

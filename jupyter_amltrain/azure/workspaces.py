@@ -24,6 +24,7 @@ from jupyter_amltrain.schema.fields import name_error
 from jupyter_amltrain.schema.rows import WorkspaceRow
 from jupyter_amltrain.schema.target import ComputeTarget
 from jupyter_amltrain.state_dir import StateRoot
+from jupyter_amltrain.text import counted
 
 #: Time without progress after which a sign-in fails; a device code is valid for 15 minutes.
 CONNECT_TIMEOUT_S = 1000.0
@@ -90,7 +91,7 @@ class ConnectResult(msgspec.Struct, frozen=True, kw_only=True):
         facts, number = self.facts, len(self.targets)
         account = f"{facts.user}{f' by {self.sign_in_method}' if self.sign_in_method else ''}"
         account += f" (before: {self.previous_user})" if self.previous_user else ""
-        known = f"{number} target{'' if number == 1 else 's'}"
+        known = counted(number, "target")
         if self.targets:
             known += f" ({', '.join(self.targets[:6])}{', ...' if number > 6 else ''})"
         line = f"Connected to {facts.name} in {facts.location} as {account}: {known}."

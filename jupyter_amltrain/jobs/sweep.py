@@ -43,6 +43,7 @@ from jupyter_amltrain.schema.sweep import (
 )
 from jupyter_amltrain.schema.sweep_file import sweep_from_yaml
 from jupyter_amltrain.schema.target import TargetInfo
+from jupyter_amltrain.text import counted
 
 DRIVER_NAME = "aml_sweep_driver.py"
 
@@ -192,7 +193,7 @@ def fit_to(sweep: Sweep, capacity: int | None, target: str, *, strict: bool = Tr
     requested = sweep.limits.max_concurrent
     if capacity is None or requested <= max(1, capacity):
         return sweep, ""
-    text = f"{target!r} runs {capacity} trial{'s' * (capacity != 1)} at the same time"
+    text = f"{target!r} runs {counted(capacity, 'trial')} at the same time"
     if strict and requested != DEFAULT_CONCURRENT:
         raise SpecError(
             f"{text}.", hint=f"Try: --max-concurrent {capacity}", code="sweep.capacity", field="limits.max_concurrent"

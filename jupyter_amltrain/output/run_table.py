@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jupyter_amltrain.schema.run import DAMAGED, NOT_WRITTEN, Run, RunHandle, RunState
-from jupyter_amltrain.text import NULL, ago, seconds_text, shorten, silence, table, value_text
+from jupyter_amltrain.text import NULL, ago, counted, seconds_text, shorten, silence, table, value_text
 
 #: Maximum columns of parameters, of metrics and of results.
 MAX_PARAMS, MAX_METRICS, MAX_OUTPUTS = 5, 4, 2
@@ -55,7 +55,7 @@ class RunTable(NamedTuple):
                 break
             shown.remove(rest[-1])
         hidden = len(self.titles) - len(shown)
-        notes = [f"{hidden} more column{'s' if hidden > 1 else ''} in a wider terminal"] if hidden else []
+        notes = [f"{counted(hidden, 'more column')} in a wider terminal"] if hidden else []
         return "\n".join([text, *notes, *self._notes()])
 
     def html(self) -> str:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from jupyter_amltrain.kernel.throughput import MIN_POINTS, STEPS, rate_text
 from jupyter_amltrain.schema.record import RunRecord
 from jupyter_amltrain.schema.scaling import UNITS, Measurement
+from jupyter_amltrain.text import counted
 
 #: Efficiency from which a width is worth its price, and below which it does not pay.
 WORTH, POOR = 0.7, 0.5
@@ -166,7 +167,7 @@ def _problem(width: Width, unit: str) -> str:
         return f"Cannot tell: {runs} logged no metric with steps. Let rank 0 log one: {LOG_LINE}"
     if found.problem == "few":
         return (
-            f"Cannot tell: {runs} logged {found.points} point{'' if found.points == 1 else 's'} of {found.metric} after"
+            f"Cannot tell: {runs} logged {counted(found.points, 'point')} of {found.metric} after"
             f" the warm-up, at least {MIN_POINTS} are needed. {longer}, or log more often."
         )
     if found.problem == "ranks":

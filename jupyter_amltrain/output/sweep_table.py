@@ -19,7 +19,7 @@ from jupyter_amltrain.kernel.sweep_text import (
 )
 from jupyter_amltrain.output.run_table import MAX_PARAMS, RunTable
 from jupyter_amltrain.schema.sweep_board import SweepBoard
-from jupyter_amltrain.text import seconds_text, shorten, value_text
+from jupyter_amltrain.text import counted, seconds_text, shorten, value_text
 
 #: Maximum trials of the text and of the HTML.
 TABLE_TRIALS = 10
@@ -89,8 +89,8 @@ def sweep_html(board: SweepBoard) -> str:
 def _more(board: SweepBoard) -> list[str]:
     hidden = board.hidden + max(0, len(board.number) - TABLE_TRIALS)
     columns = max(0, len(parameters(board)) - MAX_PARAMS)
-    lines = [f"and {hidden} more trial{'' if hidden == 1 else 's'}"] if hidden else []
-    return lines + ([f"{columns} more parameter{'' if columns == 1 else 's'} without a column"] if columns else [])
+    lines = [f"and {counted(hidden, 'more trial')}"] if hidden else []
+    return lines + ([f"{counted(columns, 'more parameter')} without a column"] if columns else [])
 
 
 def _is_numeric(values: Sequence[Any]) -> bool:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from jupyter_amltrain.pipelines.plan import DATA, PlannedStep, levels
 from jupyter_amltrain.schema.child_run import ChildRun, ChildRuns
 from jupyter_amltrain.schema.run_graph import MAX_NODES, GraphEdge, GraphNode, RunGraph
-from jupyter_amltrain.text import seconds_text, shorten
+from jupyter_amltrain.text import counted, seconds_text, shorten
 
 #: CSS pixels: a box, the space between two columns and between two rows, and around all.
 BOX_WIDTH, BOX_HEIGHT, COLUMN_SPACE, ROW_SPACE, MARGIN = 156.0, 44.0, 48.0, 16.0, 8.0
@@ -124,7 +124,7 @@ def _sentence(rows: Mapping[str, ChildRun], way: Sequence[str], now: float) -> s
         counts[state] = counts.get(state, 0) + 1
     order = {state: at for at, state in enumerate(("completed", "reused", *_STATES[1:]))}
     listed = ", ".join(f"{counts[state]} {state}" for state in sorted(counts, key=lambda one: order.get(one, 99)))
-    text = f"{len(rows)} step{'s' * (len(rows) != 1)}: {listed}"
+    text = f"{counted(len(rows), 'step')}: {listed}"
     if len(way) > 1:
         total = seconds_text(sum(_seconds(rows[name], now) for name in way))
         shown = " -> ".join(way if len(way) <= 6 else [*way[:3], "...", *way[-2:]])

@@ -13,7 +13,7 @@ from jupyter_amltrain.jobs.flag_types import duration_text
 from jupyter_amltrain.jobs.launch import is_single_process
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.slurm.target import SlurmTarget
-from jupyter_amltrain.text import bytes_text
+from jupyter_amltrain.text import bytes_text, counted
 
 #: What a cluster is, as ``slurm/agent/cluster.py`` tells it.
 Facts = Mapping[str, Any]
@@ -98,7 +98,7 @@ def _reasons(spec: JobSpec, partition: Mapping[str, Any], facts: Facts) -> Itera
         reason = f"partition {name} allows {duration_text(longest)}"
         yield f"--timeout {duration_text(spec.timeout)}", reason, f"Try: --timeout {duration_text(longest)}", "timeout"
     if resources.nodes > most:
-        reason = f"partition {name} gives a job {most} node{'s' * (most != 1)}"
+        reason = f"partition {name} gives a job {counted(most, 'node')}"
         yield f"--nodes {resources.nodes}", reason, f"Try: --nodes {most}", "resources.nodes"
     if resources.gpus and resources.gpus < 1:
         reason = "Slurm assigns whole GPUs here"
