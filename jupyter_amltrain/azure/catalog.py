@@ -10,8 +10,10 @@ import contextlib
 import datetime
 import functools
 import json
+import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from typing import Any
 import msgspec
 
 from jupyter_amltrain.errors import CommandError, QuotaExceeded
+from jupyter_amltrain.text import counted
 
 UNKNOWN = "unknown"
 GIB = 1 << 30
@@ -221,6 +224,11 @@ def matching_sizes(
 MORE_QUOTA_URL = "https://learn.microsoft.com/azure/machine-learning/how-to-manage-quotas#request-quota-increases"
 
 
+#: The service's own count of machines is delayed: after a change, quotas are fetched at this interval, for this time.
+QUOTA_REFRESH_INTERVAL_S = 10.0
+QUOTA_FOLLOW_S = 60.0
+
+
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
     """Quota of one family of sizes.
 
@@ -316,6 +324,34 @@ class Quotas:
         return most is None or nodes <= most
 
 
+class QuotaClock:
+    """When stored quotas are fetched again for a compute: its number of machines has changed, or is not counted yet."""
+
+    def __init__(self) -> None:
+        self._nodes: int | None = None
+        self._moved_at = self._fetched_at = -math.inf  # monotonic
+
+    def is_due(self, nodes: int | None, is_uncounted: Callable[[], bool]) -> bool:
+        """Return whether to fetch them now.
+
+        Parameters
+        ----------
+        nodes
+            The machines of the compute.
+        is_uncounted
+            Whether the stored quotas count fewer cores than these have.
+        """
+        now, before, self._nodes = time.monotonic(), self._nodes, nodes
+        if nodes != before and before is not None:
+            self._moved_at = now
+        elif now - self._fetched_at < QUOTA_REFRESH_INTERVAL_S or not (
+            now - self._moved_at < QUOTA_FOLLOW_S or is_uncounted()
+        ):
+            return False
+        self._fetched_at = now
+        return True
+
+
 def largest(
     size: Size, nodes: int, low_priority: bool, sizes: Sequence[Size], quotas: Quotas, kind: str
 ) -> Size | None:
@@ -370,19 +406,16 @@ def quota_error(
         f"{free} of {row.limit} are free" if now else f"the quota is {row.limit} ({max(0, row.limit - row.used)} free)"
     )
     prefix = f"{who!r}: " if who else ""
-    machines = f"{nodes} machine{'' if nodes == 1 else 's'} of {size.name}"
-    text = f"{prefix}{machines} {'has' if nodes == 1 else 'have'} {cores} {tier}, {left} ({scope})."
-    allowed = quotas.max_machines(size, low_priority, mine=mine, now=now) or 0
+    have = f"{counted(nodes, 'machine')} of {size.name} {'has' if nodes == 1 else 'have'}"
+    text = f"{prefix}{have} {cores} {tier}, {left} ({scope})."
     hints = []
-    if allowed:
-        machines, allowed_now = (
-            f"{allowed} machine{'' if allowed == 1 else 's'}",
-            quotas.max_machines(size, low_priority, mine=mine) or 0,
-        )
+    if allowed := quotas.max_machines(size, low_priority, mine=mine, now=now) or 0:
+        machines = f"{counted(allowed, 'machine')} of this size"
+        allowed_now = quotas.max_machines(size, low_priority, mine=mine) or 0
         hints.append(
-            f"{machines} of this size would fit."
+            f"{machines} would fit."
             if allowed_now >= allowed
-            else f"The quota allows {machines} of this size, {allowed_now or 'none'} of them now."
+            else f"The quota allows {machines}, {allowed_now or 'none'} of them now."
         )
     alternative = largest(size, nodes, low_priority, sizes, quotas, kind)
     if alternative is not None:

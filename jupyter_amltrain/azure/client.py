@@ -113,7 +113,6 @@ class ServiceClient:
             elif signin is not None:
                 signin(fields)
 
-        log = self._rpc.log
         try:
             return await self._rpc.request(op, payload, event=event, timeout=timeout)
         except RpcClosed:
@@ -122,19 +121,21 @@ class ServiceClient:
             raise NoReply(f"Azure did not respond to {op} within {timeout:g} s.", hint="Try again.") from None
         except RpcEnded as error:
             ending = f" ({error.ending})" if error.ending else ""
-            raise ProcessEnded(
-                f"The process that talks to Azure ended{ending}.", hint=f"The next request starts it again. See {log}"
-            ) from error
+            hint = f"The next request starts it again. See {self._rpc.log}"
+            raise ProcessEnded(f"The process that talks to Azure ended{ending}.", hint=hint) from error
         except RpcCancelled as error:
             raise AmlTrainError(str(error), code="azure.canceled") from error
         except RpcFault as error:
-            failed = "Could not connect to the workspace" if op == "workspace.connect" else f"{op} failed"
-            raise AmlTrainError(
-                f"{failed} (internal error): {error.kind}: {str(error).rstrip('.')}.",
-                hint=f"See {log}",
-                code="internal",
-                details={"operation": op, "kind": error.kind},
-            ) from error
+            raise self._internal_error(op, error) from error
+
+    def _internal_error(self, op: str, error: RpcFault) -> AmlTrainError:
+        failed = "Could not connect to the workspace" if op == "workspace.connect" else f"{op} failed"
+        return AmlTrainError(
+            f"{failed} (internal error): {error.kind}: {str(error).rstrip('.')}.",
+            hint=f"See {self._rpc.log}",
+            code="internal",
+            details={"operation": op, "kind": error.kind},
+        )
 
     async def close(self) -> None:
         """End the process. Operations that the service has accepted continue there."""

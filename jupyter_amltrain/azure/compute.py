@@ -31,6 +31,7 @@ from jupyter_amltrain.schema.fields import TargetAction
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.target import ComputeTarget
 from jupyter_amltrain.state_dir import StateRoot
+from jupyter_amltrain.text import counted
 
 #: Secret of the service's request -> field with the name of the environment variable that holds it.
 _SECRETS = {"password": "password_from", "token": "token_from"}
@@ -137,10 +138,6 @@ _READS = frozenset(
 )
 #: Seconds that the price and quota of a row may take in addition to its state.
 EXTRAS_TIMEOUT_S = 0.5
-#: Stored quotas are fetched again when the number of machines changed. The service's own count is delayed: they are
-#: fetched at this interval, for this time after the change.
-QUOTA_REFRESH_INTERVAL_S = 10.0
-QUOTA_FOLLOW_S = 60.0
 #: Seconds without a progress event before an operation fails; it has no other time limit.
 OPERATION_TIMEOUT_S = 300.0
 
@@ -163,10 +160,7 @@ class AzureCompute(Provisioner):
         #: The service's last description of the compute, and its Unix time.
         self._row: dict[str, Any] | None = None
         self._seen_at = 0.0
-        #: Number of machines, time of its last change, and time of the last fetch of quotas for it (monotonic).
-        self._nodes: int | None = None
-        self._moved_at = -1e9
-        self._counted_at = -1e9
+        self._quota_clock = catalog.QuotaClock()
 
     @property
     def azure(self) -> AzureTarget:
@@ -326,11 +320,8 @@ class AzureCompute(Provisioner):
         QuotaExceeded, CapacityError
         """
         target = target or self.azure
-        if isinstance(target, AmlComputeTarget) and nodes > (most := target.max_nodes if most is None else most):
-            raise CapacityError(
-                f"{target.name!r} has at most {most} machine{'' if most == 1 else 's'}, but {nodes} are requested.",
-                hint=f"Use fewer nodes, or raise the maximum: %aml_compute scale {target.name} --max-nodes {nodes}",
-            )
+        if isinstance(target, AmlComputeTarget):
+            _check_capacity(target, nodes, target.max_nodes if most is None else most)
         size_name = str(getattr(target, "size", ""))
         if not size_name or (isinstance(target, InstanceTarget) and self._row is not None):
             return  # the machine exists already
@@ -341,12 +332,10 @@ class AzureCompute(Provisioner):
         size_row = find(sizes, size_name)
         if size_row is None:
             return
-        own_cores = 0
-        if isinstance(target, AmlComputeTarget) and self._row is not None:
-            own_cores = int(self._row.get("nodes") or 0) * (size_row.cpus or 0)
+        own_nodes = int((self._row or {}).get("nodes") or 0) if isinstance(target, AmlComputeTarget) else 0
         over_quota = quota_error(
-            size_row, nodes, quotas, sizes, low_priority=_low_priority(target), kind=self._type, mine=own_cores,
-            now=now, who=target.name,
+            size_row, nodes, quotas, sizes, low_priority=_low_priority(target), kind=self._type,
+            mine=own_nodes * (size_row.cpus or 0), now=now, who=target.name,
         )  # fmt: skip
         if over_quota is not None and not fresh:  # cores may have become free in the last minute
             await self.check_quota(nodes, target=target, most=most, now=now, fresh=True)
@@ -390,34 +379,15 @@ class AzureCompute(Provisioner):
             row = await self.request("computes.get", name=target.compute_name)
             self._row, self._seen_at = row, time.time()
             if row is not None and row.get("size"):
-                if self._quotas_outdated(row):
+                if self._quota_clock.is_due(row.get("nodes"), lambda: self._is_uncounted(row)):
                     extras.add_done_callback(_ignore_result)
                     extras = asyncio.gather(self.sizes(), self.quotas(fresh=True), return_exceptions=True)
                 await asyncio.wait([extras], timeout=EXTRAS_TIMEOUT_S)
         finally:
             extras.add_done_callback(_ignore_result)
         if row is None:
-            return ProvisionState(
-                state="failed",
-                detail=f"There is no compute {target.compute_name!r} in {self.workspace().name}: it was deleted in"
-                " Azure, or the kernel ended before Azure got the request."
-                " Create it again under this name, or remove it from the list:"
-                f" %aml_compute delete {target.name}",
-            )
+            return ProvisionState(state="failed", detail=_missing_text(target, self.workspace().name))
         return cost_prompts.state_of(target, row, self.size(str(row.get("size") or "")), self.known_quotas())
-
-    def _quotas_outdated(self, row: Mapping[str, Any]) -> bool:
-        """Return whether the number of machines changed, so that the stored quotas may be out of date."""
-        now, nodes, before = time.monotonic(), row.get("nodes"), self._nodes
-        self._nodes = nodes
-        if nodes != before and before is not None:
-            self._moved_at = now
-        elif now - self._counted_at < QUOTA_REFRESH_INTERVAL_S or not (
-            now - self._moved_at < QUOTA_FOLLOW_S or self._is_uncounted(row)
-        ):
-            return False
-        self._counted_at = now
-        return True
 
     def _is_uncounted(self, row: Mapping[str, Any]) -> bool:
         """Return whether the stored quotas count fewer cores than this compute has running."""
@@ -457,14 +427,7 @@ class AzureCompute(Provisioner):
         if isinstance(target, ServerlessTarget):
             await self.check_quota(1, now=False)
             return
-        settings = {k: v for k, v in msgspec.to_builtins(target).items() if k not in ("kind", "name", "workspace")}
-        payload: dict[str, Any] = {"kind": self.kind, "name": target.compute_name, "settings": settings}
-        if target.attached:
-            payload["secrets"] = secrets_of(target)
-            if settings.get("ssh_key_file"):
-                settings["ssh_key_file"] = str(key_file(settings["ssh_key_file"]))
-        elif settings.get("ssh_key_file"):
-            settings["ssh_key"] = public_key(settings["ssh_key_file"])
+        payload = {"kind": self.kind, "name": target.compute_name, **_settings_of(target)}
         op = "computes.attach" if target.attached else "computes.create"
         try:
             self._row = await self.request(op, progress, OPERATION_TIMEOUT_S, **payload)
@@ -576,6 +539,32 @@ class AzureCompute(Provisioner):
                 delete,
             )
         return (delete,)
+
+
+def _missing_text(target: AzureTarget, workspace: str) -> str:
+    return (
+        f"There is no compute {target.compute_name!r} in {workspace}: it was deleted in Azure, or the kernel ended"
+        " before Azure got the request. Create it again under this name, or remove it from the list:"
+        f" %aml_compute delete {target.name}"
+    )
+
+
+def _check_capacity(target: AmlComputeTarget, nodes: int, most: int) -> None:
+    if nodes > most:
+        raise CapacityError(
+            f"{target.name!r} has at most {counted(most, 'machine')}, but {nodes} are requested.",
+            hint=f"Use fewer nodes, or raise the maximum: %aml_compute scale {target.name} --max-nodes {nodes}",
+        )
+
+
+def _settings_of(target: AzureTarget) -> dict[str, Any]:
+    """Return ``settings`` and ``secrets`` of the request that creates or attaches a compute; reads its key."""
+    settings = {k: v for k, v in msgspec.to_builtins(target).items() if k not in ("kind", "name", "workspace")}
+    file = settings.get("ssh_key_file")
+    if not target.attached:
+        return {"settings": {**settings, "ssh_key": public_key(file)} if file else settings}
+    secrets = secrets_of(target)
+    return {"settings": {**settings, "ssh_key_file": str(key_file(file))} if file else settings, "secrets": secrets}
 
 
 def _low_priority(target: AzureTarget) -> bool:

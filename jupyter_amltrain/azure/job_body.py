@@ -29,11 +29,12 @@ from jupyter_amltrain.jobs.scaling import slice_limits
 from jupyter_amltrain.jobs.snapshot import Snapshot
 from jupyter_amltrain.schema import az_yaml, az_yaml_job, searched_values
 from jupyter_amltrain.schema.inputs import JobInput, JobOutput, input_variable, literal_text, output_variable
-from jupyter_amltrain.schema.job import DEEPSPEED_FILE, DEEPSPEED_VARIABLE, LAUNCHED_AS, JobSpec
+from jupyter_amltrain.schema.job import DEEPSPEED_FILE, DEEPSPEED_VARIABLE, LAUNCHED_AS, JobSpec, Resources
 from jupyter_amltrain.schema.param_forms import variables_of
 from jupyter_amltrain.schema.provenance import GitState
 from jupyter_amltrain.schema.search_space import Expression
 from jupyter_amltrain.schema.sweep import Sweep
+from jupyter_amltrain.text import counted
 
 #: Placeholder in a printed request for the id that the service assigns.
 CODE_PLACEHOLDER = "(code asset with the content {})"
@@ -201,26 +202,29 @@ def _unsupported(spec: JobSpec, place: JobLocation) -> Iterator[SpecError]:
             hint="Leave it out, or submit to a serverless target.",
             field="tier" if spec.tier else "resources.instance_type",
         )
-    gpus = spec.resources.gpus
-    if spec.resources.gpu_fraction < 1:
-        yield SpecError(
-            f"--gpus {gpus:g} is not supported on Azure ML: a job does not share its GPUs.",
-            hint="Try: --gpus 1",
-            field="resources.gpus",
-        )
-        return
-    if gpus and place.gpus is not None and gpus > place.gpus:
-        count = f"{place.gpus} GPU{'s' * (place.gpus != 1)}" if place.gpus else "no GPU"
-        yield SpecError(
-            f"--gpus {gpus}: a machine of {place.compute or place.size} has {count}.",
-            hint="See: %aml_compute sizes --gpu",
-            field="resources.gpus",
-        )
+    yield from _unsupported_gpus(spec.resources, place)
     if not place.compute and not (spec.resources.instance_type or place.size):
         yield SpecError(
             "--instance-type is missing: a serverless job needs the size of its machine.",
             hint="Try: --instance-type Standard_DS3_v2 (%aml_compute sizes)",
             field="resources.instance_type",
+        )
+
+
+def _unsupported_gpus(resources: Resources, place: JobLocation) -> Iterator[SpecError]:
+    gpus = resources.gpus
+    if resources.gpu_fraction < 1:
+        yield SpecError(
+            f"--gpus {gpus:g} is not supported on Azure ML: a job does not share its GPUs.",
+            hint="Try: --gpus 1",
+            field="resources.gpus",
+        )
+    elif gpus and place.gpus is not None and gpus > place.gpus:
+        count = counted(place.gpus, "GPU") if place.gpus else "no GPU"
+        yield SpecError(
+            f"--gpus {gpus}: a machine of {place.compute or place.size} has {count}.",
+            hint="See: %aml_compute sizes --gpu",
+            field="resources.gpus",
         )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -11,6 +13,7 @@ from jupyter_amltrain.backends.base import LaunchPlan
 from jupyter_amltrain.jobs import requirements
 from jupyter_amltrain.jobs.environments import for_service, is_built
 from jupyter_amltrain.schema import az_yaml, az_yaml_job
+from jupyter_amltrain.schema.job import JobSpec
 
 
 def yaml_text(plan: LaunchPlan, code: str = "") -> str:
@@ -23,13 +26,7 @@ def yaml_text(plan: LaunchPlan, code: str = "") -> str:
     """
     spec, request = requirements.completed(plan.spec), plan.request
     if spec.job_type:
-        if "job" not in request:
-            plain, changed = az_yaml.parse(spec.cell, spec.script_name), az_yaml_job.file_of(spec)
-            return spec.cell if changed.doc == plain.doc else az_yaml.to_yaml(changed.doc)
-        job = {**request["job"], "tags": spec.tags}  # those of the request identify one run
-        if not spec.tags:
-            del job["tags"]
-        return az_yaml_job.text_of(job, [f"Relative paths start at {spec.notebook_dir}"])
+        return _file_text(spec, request)
     body = request.get("properties") or {}
     if "argv" in request and is_built(spec):  # planned for a machine; the file is for the service
         spec = msgspec.structs.replace(spec, environment=for_service(spec.environment))
@@ -66,6 +63,17 @@ def yaml_text(plan: LaunchPlan, code: str = "") -> str:
         remarks.append(f"Not included, because everybody could read them: {', '.join(spec.secrets)}.")
     notes = () if "argv" in request else plan.notes  # those of a machine are about its own environments
     return az_yaml_job.text_of(doc, [*remarks, *spec.notes, *notes])
+
+
+def _file_text(spec: JobSpec, request: Mapping[str, Any]) -> str:
+    """Return a job of a file as a file; its values may have been changed."""
+    if "job" not in request:
+        plain, changed = az_yaml.parse(spec.cell, spec.script_name), az_yaml_job.file_of(spec)
+        return spec.cell if changed.doc == plain.doc else az_yaml.to_yaml(changed.doc)
+    job = {**request["job"], "tags": spec.tags}  # those of the request identify one run
+    if not spec.tags:
+        del job["tags"]
+    return az_yaml_job.text_of(job, [f"Relative paths start at {spec.notebook_dir}"])
 
 
 def _script(plan: LaunchPlan) -> str:

@@ -45,19 +45,7 @@ def register(
     scope = place.arm_id.replace("/providers/Microsoft.MachineLearningServices", "")
     uri = stored["uri"].replace("azureml://", f"azureml:/{scope.replace('resourceGroups', 'resourcegroups')}/", 1)
     facts = {"files": stored["files"], "bytes": stored["bytes"], "sent": stored["sent"]}
-    rows = _versions(place, name)
-    if version:
-        same = next((row for row in rows if row["version"] == version), None)
-        if same is not None and not _is_same(same, stored["sha256"], kind):
-            raise CommandError(
-                f"Data {name}:{version} exists with other content, and a version cannot be changed.",
-                hint=f"Leave --version out to create version {_next_version(place, name)}.",
-                code="data.exists",
-                field="version",
-            )
-    else:
-        same = rows[0] if rows and _is_same(rows[0], stored["sha256"], kind) else None
-    if same is not None:
+    if (same := _version_with(place, name, version, stored["sha256"], kind)) is not None:
         return {**same, **facts, "new": False}
     version = version or _next_version(place, name)
     call.progress(f"registering {name}:{version}")
@@ -82,6 +70,22 @@ def list_all(call: ServiceCall, *, workspace: str, name: str = "") -> list[dict[
     """List the versions of all data assets, or of one, by name and newest first."""
     place = call.cloud.workspace(workspace)
     return _versions(place, name) if name else assets.all_versions(place, "data", _row)
+
+
+def _version_with(place: Workspace, name: str, version: str, sha256: str, kind: str) -> dict[str, Any] | None:
+    """Return the row of `version`, or of the newest one, if it has this content; raise if `version` has another."""
+    rows = _versions(place, name)
+    if not version:
+        return rows[0] if rows and _is_same(rows[0], sha256, kind) else None
+    row = next((row for row in rows if row["version"] == version), None)
+    if row is not None and not _is_same(row, sha256, kind):
+        raise CommandError(
+            f"Data {name}:{version} exists with other content, and a version cannot be changed.",
+            hint=f"Leave --version out to create version {_next_version(place, name)}.",
+            code="data.exists",
+            field="version",
+        )
+    return row
 
 
 def _is_same(row: Mapping[str, Any], sha256: str, kind: str) -> bool:

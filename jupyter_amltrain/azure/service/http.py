@@ -205,7 +205,8 @@ class Rest:
     ) -> None:
         self._host, self._below, self._where = host, below, where
         self.user = user
-        #: End of the pause that a 429 requested (monotonic), for reads (True) and writes (False).
+        #: End of the pause that a 429 requested (monotonic), for reads (True) and writes (False): Azure limits both
+        #: separately.
         self._paused_until: dict[bool, float] = {}
         self._client = pipeline("", credential, scope)
 
@@ -275,11 +276,7 @@ class Rest:
             method, self.url(path), params=query or None, json=json, content=content, headers=dict(headers or {})
         )
         is_read, name = method == "GET", act or f"{method} {path.partition('?')[0][-80:]}"
-        remaining = self._paused_until.get(is_read, 0.0) - time.monotonic()
-        if remaining > 0:
-            # Azure limits reads and writes separately. Rejected requests count too: sending more extends the pause.
-            wait = {"retry-after": f"{max(1.0, remaining):.0f}"}
-            raise errors.error_of_answer(429, wait, b"", act=name, where=self._where, user=self.user)
+        self._check_pause(is_read, name)
         try:
             response = self._client.send_request(request)
             response.read()
@@ -287,16 +284,21 @@ class Rest:
             plain = errors.error_of_exception(error, self._where)
             assert plain is not None
             raise plain from error
-        response_headers = {key.lower(): value for key, value in response.headers.items()}
-        body: bytes = response.content
-        if response.status_code not in ok or errors.no_workspace(response.status_code, body):
-            rejection = errors.error_of_answer(
-                response.status_code, response_headers, body, act=name, where=self._where, user=self.user
-            )
-            if response.status_code == 429 and self._where and (pause_s := errors.details_of(rejection).wait):
+        answered = {key.lower(): value for key, value in response.headers.items()}
+        status, body = response.status_code, bytes(response.content)
+        if status not in ok or errors.no_workspace(status, body):
+            rejection = errors.error_of_answer(status, answered, body, act=name, where=self._where, user=self.user)
+            if status == 429 and self._where and (pause_s := errors.details_of(rejection).wait):
                 self._paused_until[is_read] = time.monotonic() + min(pause_s, 600.0)
             raise rejection
-        return Answer(response.status_code, response_headers, _json(body), body)
+        return Answer(status, answered, _json(body), body)
+
+    def _check_pause(self, is_read: bool, act: str) -> None:
+        """Raise while a 429 pauses requests of this kind: rejected ones count too, sending more extends the pause."""
+        remaining = self._paused_until.get(is_read, 0.0) - time.monotonic()
+        if remaining > 0:
+            wait = {"retry-after": f"{max(1.0, remaining):.0f}"}
+            raise errors.error_of_answer(429, wait, b"", act=act, where=self._where, user=self.user)
 
     def pages(self, path: str, *, key: str = "value", **rest: Any) -> Iterator[Any]:
         """Yield the items of a list, page by page, until there is no ``nextLink``."""

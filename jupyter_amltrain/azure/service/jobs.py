@@ -134,16 +134,19 @@ def list_all(
         names.append(row["name"])
         if row["name"] not in known_names:
             listed.append({"row": row, "job": shown(job)})
-    # The list has neither the reason of a failed or canceled job nor the progress of a running one.
-    unfinished = [one for one in listed if one["row"]["status"] != "Completed"]
-    unfinished = sorted(unfinished, key=lambda one: one["row"]["status"] == "Canceled")[:_MAX_REASONS]
-    for one, more in zip(
-        unfinished, history.all_of(lambda o: _history_row(ws, o["row"]["name"]), unfinished), strict=True
-    ):
-        one["row"] = history.merge_rows(one["row"], more)
+    _add_history(ws, listed)
     for one in listed:
         one["row"]["links"] = [links.studio_link(ws, one["row"]["name"])]
     return {"names": names, "jobs": listed, "whole": whole}
+
+
+def _add_history(ws: Workspace, listed: list[dict[str, Any]]) -> None:
+    """Add what the list lacks: the reason of a failed or canceled job, and the progress of a running one."""
+    unfinished = [one for one in listed if one["row"]["status"] != "Completed"]
+    unfinished = sorted(unfinished, key=lambda one: one["row"]["status"] == "Canceled")[:_MAX_REASONS]
+    rows = history.all_of(lambda one: _history_row(ws, one["row"]["name"]), unfinished)
+    for one, more in zip(unfinished, rows, strict=True):
+        one["row"] = history.merge_rows(one["row"], more)
 
 
 def _history_row(ws: Workspace, name: str) -> dict[str, Any] | None:

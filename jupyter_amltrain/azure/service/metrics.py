@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import json
 import logging
 import re
@@ -252,29 +253,11 @@ def monitor(
         datetime.datetime.fromtimestamp(t, datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ") for t in (start, now)
     )
     filter_ = f"RunId eq '{run}'" if run else f"ComputeName eq '{compute}'" if compute else ""
-
-    def read_series(name: str) -> list[Any]:
-        dimensions = " and ".join(
-            part for part in (filter_, "InstanceId eq '*'", "DeviceId eq '*'" if name.startswith("Gpu") else "") if part
-        )
-        answer = ws.arm.get(
-            "providers/microsoft.insights/metrics",
-            api=MONITOR_API,
-            params={
-                "metricnames": name,
-                "interval": "PT1M",
-                "timespan": span,
-                "aggregation": "Average",
-                "$filter": dimensions,
-            },
-            act="read Azure Monitor",
-        )
-        return [series for value in (answer.json or {}).get("value") or () for series in value.get("timeseries") or ()]
-
     names = list(_MONITOR_METRICS)
     instances: dict[str, dict[tuple[int | None, str], dict[int, float]]] = {}
     until = start
-    for name, timeseries in zip(names, history.all_of(read_series, names), strict=True):
+    read = functools.partial(_monitor_series, ws, span, filter_)
+    for name, timeseries in zip(names, history.all_of(read, names), strict=True):
         column, factor = _MONITOR_METRICS[name]
         for series in timeseries:
             facts = {
@@ -299,6 +282,24 @@ def monitor(
             add_ticks(mirror, int(key), node["header"], node["rows"])
         mirror.save()
     return {"nodes": nodes, "names": sorted(instances), "until": until}
+
+
+def _monitor_series(ws: Workspace, span: str, filter_: str, name: str) -> list[Any]:
+    """Return the series of one metric of Azure Monitor, of each machine and GPU."""
+    parts = (filter_, "InstanceId eq '*'", "DeviceId eq '*'" if name.startswith("Gpu") else "")
+    answer = ws.arm.get(
+        "providers/microsoft.insights/metrics",
+        api=MONITOR_API,
+        params={
+            "metricnames": name,
+            "interval": "PT1M",
+            "timespan": span,
+            "aggregation": "Average",
+            "$filter": " and ".join(filter(None, parts)),
+        },
+        act="read Azure Monitor",
+    )
+    return [series for value in (answer.json or {}).get("value") or () for series in value.get("timeseries") or ()]
 
 
 JOURNAL = "metrics/rank-0.jsonl"

@@ -152,33 +152,49 @@ def command_of(name: str, body: Mapping[str, Any], code: str, environment: Any) 
     """
     from azure.ai.ml import command
 
-    resources = body.get("resources") or {}
-    queue = body.get("queueSettings") or {}
     keywords: dict[str, Any] = {
-        "name": name,
-        "display_name": body.get("displayName"),
-        "experiment_name": body.get("experimentName"),
+        **_job_fields(name, body),
+        **_resources(body.get("resources") or {}),
+        **_queue(body.get("queueSettings") or {}),
         "command": body["command"],
         "code": code,
         "environment": environment,
         "environment_variables": dict(body.get("environmentVariables") or {}),
-        "inputs": {key: _input(value) for key, value in (body.get("inputs") or {}).items()},
-        "outputs": {key: _output(value) for key, value in (body.get("outputs") or {}).items()},
-        "tags": dict(body.get("tags") or {}),
-        "properties": dict(body.get("properties") or {}),
-        "compute": body.get("computeId"),
         "distribution": _distribution(body.get("distribution")),
-        "instance_count": resources.get("instanceCount"),
-        "instance_type": resources.get("instanceType"),
-        "shm_size": resources.get("shmSize"),
-        "docker_args": resources.get("dockerArgs"),
         "timeout": _seconds((body.get("limits") or {}).get("timeout")),
-        "identity": _identity(body.get("identity")),
         "services": {key: _service(value) for key, value in (body.get("services") or {}).items()} or None,
-        "job_tier": queue.get("jobTier"),
-        "priority": _sdk_name(azure_terms.PRIORITIES, str(queue.get("priority", ""))),
     }
     return command(**{key: value for key, value in keywords.items() if value is not None})
+
+
+def _job_fields(name: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the SDK's fields that jobs of every type have."""
+    return {
+        "name": name,
+        "display_name": body.get("displayName"),
+        "experiment_name": body.get("experimentName"),
+        "tags": dict(body.get("tags") or {}),
+        "properties": dict(body.get("properties") or {}),
+        "inputs": {key: _input(value) for key, value in (body.get("inputs") or {}).items()},
+        "outputs": {key: _output(value) for key, value in (body.get("outputs") or {}).items()},
+        "compute": body.get("computeId"),
+        "identity": _identity(body.get("identity")),
+    }
+
+
+def _resources(value: Mapping[str, Any]) -> dict[str, Any]:
+    names = {
+        "instance_count": "instanceCount",
+        "instance_type": "instanceType",
+        "shm_size": "shmSize",
+        "docker_args": "dockerArgs",
+    }
+    return {name: value[arm] for name, arm in names.items() if value.get(arm) is not None}
+
+
+def _queue(value: Mapping[str, Any]) -> dict[str, Any]:
+    priority = _sdk_name(azure_terms.PRIORITIES, str(value.get("priority", "")))
+    return {"job_tier": value.get("jobTier"), "priority": priority}
 
 
 def _input(value: Mapping[str, Any]) -> Any:
@@ -259,28 +275,10 @@ def sweep_of(name: str, body: Mapping[str, Any], code: str, environment: Any) ->
     from azure.ai.ml.sweep import Objective, SweepJob, SweepJobLimits
 
     trial, limits, queue = body["trial"], body["limits"], body.get("queueSettings") or {}
-    resources = {
-        "instance_count": trial["resources"].get("instanceCount"),
-        "instance_type": trial["resources"].get("instanceType"),
-        "shm_size": trial["resources"].get("shmSize"),
-        "docker_args": trial["resources"].get("dockerArgs"),
-    }
-    resources = {key: value for key, value in resources.items() if value is not None}
-    settings = {
-        "job_tier": queue.get("jobTier"),
-        "priority": _sdk_name(azure_terms.PRIORITIES, str(queue.get("priority", ""))),
-    }
+    resources = _resources(trial["resources"])
     keywords: dict[str, Any] = {
-        "name": name,
-        "display_name": body.get("displayName"),
-        "experiment_name": body.get("experimentName"),
-        "tags": dict(body.get("tags") or {}),
-        "properties": dict(body.get("properties") or {}),
-        "inputs": {key: _input(value) for key, value in (body.get("inputs") or {}).items()},
-        "outputs": {key: _output(value) for key, value in (body.get("outputs") or {}).items()},
-        "compute": body.get("computeId"),
-        "identity": _identity(body.get("identity")),
-        "queue_settings": QueueSettings(**settings) if queue else None,
+        **_job_fields(name, body),
+        "queue_settings": QueueSettings(**_queue(queue)) if queue else None,
         "resources": JobResourceConfiguration(**resources),
         "trial": ParameterizedCommand(
             command=trial["command"],

@@ -72,22 +72,30 @@ def connect(
         "how": account.description,
     }
     facts["studio_url"] = f"https://ml.azure.com/?wsid={facts.pop('arm_id')}&tid={facts['tenant']}"
-    missing: list[str] = []
-    discovery = str(facts.pop("discovery"))
-    try:
-        facts["api"] = _api(discovery)
-    except AmlTrainError as error:
-        facts["api"] = f"https://{facts['location']}.api.azureml.ms"
-        missing.append(f"The workspace's services are not responding, so logs and metrics may be missing: {error}")
+    missing = _add_api(facts)
     if facts.pop("state") not in ("Succeeded", ""):
         missing.append("The workspace is not ready yet. Check it in the studio.")
     added = call.cloud.add(facts, account)
-    missing += _missing_permissions(added.arm)
-    if importlib.util.find_spec("azure.ai") is None or importlib.util.find_spec("azure.ai.ml") is None:
-        missing.append("The package azure-ai-ml is missing: pip install azure-ai-ml")
-    else:
-        sdk.warm()
+    missing += [*_missing_permissions(added.arm), *_missing_sdk()]
     return {**facts, "missing": missing}
+
+
+def _missing_sdk() -> list[str]:
+    """Import the SDK in the background, or return the sentence that it is missing."""
+    if importlib.util.find_spec("azure.ai") is None or importlib.util.find_spec("azure.ai.ml") is None:
+        return ["The package azure-ai-ml is missing: pip install azure-ai-ml"]
+    sdk.warm()
+    return []
+
+
+def _add_api(facts: dict[str, Any]) -> list[str]:
+    """Replace the address at which a workspace names its services by theirs; return what will not work."""
+    try:
+        facts["api"] = _api(str(facts.pop("discovery")))
+    except AmlTrainError as error:
+        facts["api"] = f"https://{facts['location']}.api.azureml.ms"
+        return [f"The workspace's services are not responding, so logs and metrics may be missing: {error}"]
+    return []
 
 
 def add(call: ServiceCall, *, facts: Mapping[str, Any]) -> dict[str, Any]:
