@@ -92,8 +92,8 @@ def batch_script(
     # Not in the run's folder, which appears a moment after the job was submitted: Slurm may start it before.
     nodes, output = spec.resources.nodes, output_file(machine.home, name)
     minutes = time_limit(_seconds(spec, longest), grace, longest)
-    notice, in_pyxis = notice_s(grace), target.container_runtime == "pyxis"
-    below_srun = nodes > 1 or in_pyxis
+    notice = notice_s(grace)
+    below_srun = nodes > 1 or target.container_runtime == "pyxis"
     options = [
         f"--job-name={name}",
         f"--output={_word(output.replace('%', '%%'))}",
@@ -111,18 +111,29 @@ def batch_script(
         "--requeue" if spec.max_restarts else "",  # else as the cluster does it
         *spec.options,
     ]
-    words = [machine.python, "-I", "-S", machine.agent, "guest", "slurm", "run"]
-    words += ["--kill-wait", str(machine.kill_wait), "--notice", str(notice), machine.home]
-    command = " ".join([*map(shlex.quote, words), '"$run"' if is_array else shlex.quote(name)])
+    command = _supervisor_command(machine, notice, '"$run"' if is_array else shlex.quote(name))
     if below_srun:
-        home = shlex.quote(f"{machine.home}:{machine.home}")
-        image = f" --container-image={shlex.quote(target.container)} --container-mounts={home}" if in_pyxis else ""
-        step = f"srun --ntasks-per-node=1 --nodes={nodes} --kill-on-bad-exit=0 --wait=0 {_PROCESSORS}"
-        command = f"{step}{image} {command}"
+        command = f"{_srun(target, machine.home, nodes)} {command}"
     lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in options if option)]
     lines += [*(_task(machine.home, name) if is_array else ()), *_setup(target)]
     lines += ["unset SLURM_EXPORT_ENV  # srun of the job passes its variables", f"exec {command}"]
     return "\n".join(lines) + "\n"
+
+
+def _supervisor_command(machine: LoginNode, notice: int, run: str) -> str:
+    """Return the command that supervises a run on its node; `run` is a word of the shell."""
+    words = [machine.python, "-I", "-S", machine.agent, "guest", "slurm", "run"]
+    words += ["--kill-wait", str(machine.kill_wait), "--notice", str(notice), machine.home]
+    return " ".join([*map(shlex.quote, words), run])
+
+
+def _srun(target: SlurmTarget, home: str, nodes: int) -> str:
+    """Return the command that starts one process on each node, with pyxis in the container of the target."""
+    step = f"srun --ntasks-per-node=1 --nodes={nodes} --kill-on-bad-exit=0 --wait=0 {_PROCESSORS}"
+    if target.container_runtime != "pyxis":
+        return step
+    mount = shlex.quote(f"{home}:{home}")
+    return f"{step} --container-image={shlex.quote(target.container)} --container-mounts={mount}"
 
 
 def _task(home: str, name: str) -> Sequence[str]:
