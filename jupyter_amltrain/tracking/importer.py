@@ -317,17 +317,7 @@ class JournalImport:
             elif not self.experiments:  # the first line is damaged
                 self._begin(str(self.result["experiment"]))
                 self._make_run()
-            self._add_looked_up(op, record["b"])
-            if op == "experiments/create" and added.get("looked_up"):
-                self.looked_up[str(added.get("id"))] = record
-            elif op == "experiments/create":
-                self._add_experiment(str(added.get("id")), record)
-            elif op == "traces" and isinstance(record["b"].get("trace"), dict):
-                self.traces.append(record["b"]["trace"].get("trace_info") or {})
-            elif op.startswith("traces/"):
-                self._change_traces(op, record["b"])
-            elif op.startswith(("registered-models/", "model-versions/")):
-                self.registrations.append(record)
+            self._note(record, op, added)
             if cursor < 0:
                 cursor = self.cursor()
             if record["seq"] > cursor:
@@ -357,6 +347,20 @@ class JournalImport:
             traces=self.traces,
             rejects=self.result["rejects"],
         )
+
+    def _note(self, record: dict[str, Any], op: str, added: dict[str, Any]) -> None:
+        """Note what later records refer to: experiments, traces, registered models."""
+        self._add_looked_up(op, record["b"])
+        if op == "experiments/create" and added.get("looked_up"):
+            self.looked_up[str(added.get("id"))] = record
+        elif op == "experiments/create":
+            self._add_experiment(str(added.get("id")), record)
+        elif op == "traces" and isinstance(record["b"].get("trace"), dict):
+            self.traces.append(record["b"]["trace"].get("trace_info") or {})
+        elif op.startswith("traces/"):
+            self._change_traces(op, record["b"])
+        elif op.startswith(("registered-models/", "model-versions/")):
+            self.registrations.append(record)
 
     def _begin(self, name: str) -> None:
         self.experiments[self.main] = self.store.experiment(clean(name))
