@@ -119,27 +119,13 @@ def create_folder(
     job["submission"] = submitted.submission
     job["cwd"] = job["cwd"] or os.path.join(folder, SOURCE)
     private_folder(os.path.join(home, RUNS))
-    ticket = {
-        "schema": SCHEMA, "number": number, "run": run, "home": home, "gpus": job["gpus"], "submitted": now,
-        "mono": protocol.mono(), "boot": boot_id(), "submission": submitted.submission,
-        "visible_gpus": job.get("visible_gpus"), "gpu_ids": job["gpu_ids"],
-        "share_gpus": job["share_gpus"], "submitter": job.pop("submitter"), "gate": "nodes" in job,
-        **({"no_slot": True} if job.get("no_slot") else {}),
-        **({"gpu_fraction": job["gpu_fraction"]} if "gpu_fraction" in job else {}),
-        **({"max_restarts": attempts.allowed(job), "requeues": 0} if attempts.allowed(job) else {}),
-    }  # fmt: skip
+    ticket = _ticket_of(job, home, number)
+    del job["submitter"]
     try:
         os.makedirs(hidden, mode=0o700, exist_ok=True)
         testing.hit("after_run_folder")
         _move_staged_source(home, run, os.path.join(hidden, SOURCE))
-        names = _names_of_files(os.path.join(hidden, SOURCE))
-        if names is not None and isinstance(job.get("snapshot"), dict):
-            job["snapshot"] = dict(job["snapshot"], names=names)
-        for name in RUN_FOLDERS:
-            os.makedirs(os.path.join(hidden, name), mode=0o700, exist_ok=True)
-        if submitted.git_diff:
-            write_text(os.path.join(hidden, GIT_DIFF), submitted.git_diff)
-        write_json(os.path.join(hidden, JOB), job)
+        _write_job(hidden, job, submitted.git_diff)
         testing.hit("after_job_json")
         write_json(os.path.join(hidden, STATE), dict(first_state(run, queue, now), **notes))
         testing.hit("after_state_write")
@@ -161,6 +147,31 @@ def create_folder(
             raise not_writable(os.path.join(home, RUNS), error) from error
     testing.hit("after_ticket")
     return folder
+
+
+def _ticket_of(job: Mapping[str, Any], home: str, number: int) -> Dict[str, Any]:
+    """Return the ticket of a job: what the queue must know of it."""
+    return {
+        "schema": SCHEMA, "number": number, "run": job["run"], "home": home, "gpus": job["gpus"],
+        "submitted": job["submitted"], "mono": protocol.mono(), "boot": boot_id(), "submission": job["submission"],
+        "visible_gpus": job.get("visible_gpus"), "gpu_ids": job["gpu_ids"],
+        "share_gpus": job["share_gpus"], "submitter": job["submitter"], "gate": "nodes" in job,
+        **({"no_slot": True} if job.get("no_slot") else {}),
+        **({"gpu_fraction": job["gpu_fraction"]} if "gpu_fraction" in job else {}),
+        **({"max_restarts": attempts.allowed(job), "requeues": 0} if attempts.allowed(job) else {}),
+    }  # fmt: skip
+
+
+def _write_job(folder: str, job: Dict[str, Any], git_diff: str) -> None:
+    """Create the parts of a run folder, whose code is there, and write its job."""
+    names = _names_of_files(os.path.join(folder, SOURCE))
+    if names is not None and isinstance(job.get("snapshot"), dict):
+        job["snapshot"] = dict(job["snapshot"], names=names)
+    for name in RUN_FOLDERS:
+        os.makedirs(os.path.join(folder, name), mode=0o700, exist_ok=True)
+    if git_diff:
+        write_text(os.path.join(folder, GIT_DIFF), git_diff)
+    write_json(os.path.join(folder, JOB), job)
 
 
 def claim(queue: str, run: str, submission: str) -> None:

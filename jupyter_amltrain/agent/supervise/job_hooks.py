@@ -58,13 +58,7 @@ def add(
     is_alone
         Whether the job is one process, which shows where it is when it hangs; ranks have it from ``rank.py``.
     """
-    facts, values = {"": True, GPUS: gpus, ALONE: is_alone}, {}
-    for one in HOOKS:
-        place, value = os.path.join(folder, one.place), env.get(one.variable)
-        is_on = facts.get(one.on) or (one.on == EXISTS and os.path.exists(place))
-        is_opt_in = one.switch is not None and not one.switch.is_off
-        if one.place and (value == "1" if is_opt_in else is_on and value != "0"):
-            values[one.variable] = place
+    values = _variables(env, folder, {"": True, GPUS: gpus, ALONE: is_alone})
     if sink and env.get(mlflow_hook.PORT) != "0":
         values.update({mlflow_hook.PORT: str(sink[0]), mlflow_hook.TOKEN: sink[1]})
     if not (values or is_needed) or os.pathsep in home:  # its parts would be searched for modules
@@ -78,6 +72,18 @@ def add(
         env.update({matplotlib_hook.AT_EXIT: "1", spawn_hook.CELL: cell})
     env["PYTHONPATH"] = os.pathsep.join(part for part in (hook, env.get("PYTHONPATH")) if part)
     return hook
+
+
+def _variables(env: Mapping[str, str], folder: str, facts: Mapping[str, bool]) -> Dict[str, str]:
+    """Return the variables of the hooks that run in a job, each with the place of its file."""
+    values = {}
+    for one in HOOKS:
+        place, value = os.path.join(folder, one.place), env.get(one.variable)
+        is_on = facts.get(one.on) or (one.on == EXISTS and os.path.exists(place))
+        is_opt_in = one.switch is not None and not one.switch.is_off
+        if one.place and (value == "1" if is_opt_in else is_on and value != "0"):
+            values[one.variable] = place
+    return values
 
 
 def has_autolog(env: Mapping[str, str]) -> bool:

@@ -186,16 +186,20 @@ def start(
             argv, cwd = containers.command(task, env, hook, container, USER_UMASK), os.sep
         except ContainerError as error:
             raise LaunchFailed(str(error)) from error
-    try:
-        log = os.open(os.path.join(task.folder, output), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise LaunchFailed("the log cannot be written: %s" % (error.strerror or error)) from error
+    log = _open_log(os.path.join(task.folder, output))
     umask = os.umask(USER_UMASK)
     try:
         return become(argv, cwd, env, task) or spawn(argv, cwd, env, stdout=log, stderr=log, close_fds=True)
     finally:
         os.umask(umask)
         os.close(log)
+
+
+def _open_log(path: str) -> int:
+    try:
+        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise LaunchFailed("the log cannot be written: %s" % (error.strerror or error)) from error
 
 
 def _launcher_command(task: Assignment, argv: Sequence[str], env: Dict[str, str]) -> List[str]:

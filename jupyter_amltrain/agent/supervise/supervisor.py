@@ -186,7 +186,7 @@ class Supervisor:
             return
         self.helpers.open_sink()
         if self.host.has_gpus():
-            self._read_gpus_before_start()
+            _read_gpus_before_start(self)
             if self.should_end():
                 self._end(Outcome(CANCELED, CANCELED, "canceled before it started", None, None))
                 return
@@ -309,29 +309,6 @@ class Supervisor:
             self.state["detail"] = ""
             run_state.enter(self.state, RUNNING)
         return process
-
-    def _read_gpus_before_start(self) -> None:
-        """Let a sampler read the GPUs before the job starts; a slow driver does not block a cancel."""
-        if self.host.is_sampled() is not None:
-            until = protocol.mono() + READY_TIMEOUT_S
-            while not self.host.is_sampled() and protocol.mono() < until and not self.end_requested:
-                self.listen(0.02)
-            return
-        ready = ReadyPipe()
-        self.helpers.fork(self.helpers.sampler, ready.writer)
-        os.close(ready.writer)
-        self.poll.register(ready.reader, select.POLLIN)
-        is_done = is_ready = False
-        while not is_done:
-            pause = ready.until - protocol.mono()
-            if pause <= 0 or self.should_end():
-                break
-            if ready.reader in self.listen(min(pause, 0.5)):
-                is_done, is_ready = True, ready.received()
-        self.poll.unregister(ready.reader)
-        ready.close()
-        if not is_ready:
-            log_line(self.task.folder, "supervisor: the GPUs were not read in time before the start of the run")
 
     def _wait(self) -> None:
         deadlines = [protocol.mono() + (self.gpu_guard.period if self.slice is None else SLICE_CHECK_S)]
@@ -529,6 +506,30 @@ class Supervisor:
             if self.retry_save_at is None:
                 self.host.on_save_error(error)
             self.retry_save_at = protocol.mono() + 1.0
+
+
+def _read_gpus_before_start(run: Supervisor) -> None:
+    """Let a sampler read the GPUs before the job starts; a slow driver does not block a cancel."""
+    if run.host.is_sampled() is not None:
+        until = protocol.mono() + READY_TIMEOUT_S
+        while not run.host.is_sampled() and protocol.mono() < until and not run.end_requested:
+            run.listen(0.02)
+        return
+    ready = ReadyPipe()
+    run.helpers.fork(run.helpers.sampler, ready.writer)
+    os.close(ready.writer)
+    run.poll.register(ready.reader, select.POLLIN)
+    is_done = is_ready = False
+    while not is_done:
+        pause = ready.until - protocol.mono()
+        if pause <= 0 or run.should_end():
+            break
+        if ready.reader in run.listen(min(pause, 0.5)):
+            is_done, is_ready = True, ready.received()
+    run.poll.unregister(ready.reader)
+    ready.close()
+    if not is_ready:
+        log_line(run.task.folder, "supervisor: the GPUs were not read in time before the start of the run")
 
 
 def _cause_of(supervisor: Supervisor, outcome: Outcome, ended: float) -> Optional[Dict[str, str]]:
