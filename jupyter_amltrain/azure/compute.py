@@ -521,7 +521,7 @@ class AzureCompute(Provisioner):
         """See :meth:`Provisioner.confirmation`."""
         size, quotas = self.size(), self.known_quotas()
         return cost_prompts.confirmation(
-            self.azure, verb, values, running=running, queued=queued, size=size, quotas=quotas, kind=self._type
+            self.azure, verb, values, running=running, queued=queued, size=size, quotas=quotas
         )
 
     def actions(self, state: ProvisionState) -> tuple[TargetAction, ...]:

@@ -105,7 +105,6 @@ def confirmation(
     queued: int = 0,
     size: Size | None,
     quotas: Quotas,
-    kind: str,
 ) -> str:
     """Return the confirmation text of an action, with its costs or losses; see ``Provisioner.confirmation``."""
     name = target.name

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from jupyter_amltrain.azure import mlflow_pins
-from jupyter_amltrain.errors import AmlTrainError, EnvironmentFailed, PreflightError, SubmitError
+from jupyter_amltrain.errors import EnvironmentFailed, PreflightError, SubmitError
 from jupyter_amltrain.jobs import preflight, requirements
 from jupyter_amltrain.jobs.flag_values import environment_of
 from jupyter_amltrain.jobs.project import by_import, own_modules
@@ -540,19 +540,3 @@ def _listed(found: Sequence[str], modules: bool = False) -> str:
     names = list(found) if modules else [distributions(module)[0] for module in found]
     more = len(names) - _MAX_NAMED
     return ", ".join(names[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def target_errors(text: str) -> dict[str, str]:
-    """Return errors of a target's own environment, by field."""
-    try:
-        from jupyter_amltrain.schema.environment import check_environment
-
-        check_environment(environment_of(text))
-    except AmlTrainError as error:
-        return {"environment": str(error)}
-    return {}
-
-
-def unique_sentences(*parts: Iterable[str]) -> tuple[str, ...]:
-    """Return sentences without duplicates."""
-    return tuple(dict.fromkeys(sentence for part in parts for sentence in part))

@@ -106,10 +106,7 @@ class JobTracker:
                 if run_id in result:
                     self._rows[run_id] = time.monotonic(), result[run_id]
                     self._missing.pop(run_id, None)
-                elif (
-                    time.monotonic() - self._missing.setdefault(run_id, time.monotonic()) >= GONE_AFTER_S
-                    or self._gone.is_gone
-                ):
+                elif self._is_gone(run_id):
                     self._rows.pop(run_id, None)
                 elif run_id in self._rows:  # it existed a moment ago: keep the old row, and poll again
                     self._rows[run_id] = -1e9, self._rows[run_id][1]

@@ -193,9 +193,7 @@ QUOTAS = Quotas([{"family": "", "used": 0, "limit": 100}, {"family": "standardNC
 
 def say(target: Any, verb: str, running: int = 0, queued: int = 0, **values: Any) -> str:
     size = find(SIZES, getattr(target, "size", ""))
-    return confirmation(
-        target, verb, values, running=running, queued=queued, size=size, quotas=QUOTAS, kind="AmlCompute"
-    )
+    return confirmation(target, verb, values, running=running, queued=queued, size=size, quotas=QUOTAS)
 
 
 def test_cluster_create_prompt_names_cost() -> None:

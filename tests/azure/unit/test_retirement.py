@@ -73,7 +73,7 @@ def test_create_of_retired_size_warns(kind: type[AzureTarget]) -> None:
     def warning(size: str) -> str:
         target = kind(name="gpu", size=size)  # type: ignore[call-arg]
         found = find(SIZES, size)
-        return confirmation(target, "create", {}, running=0, size=found, quotas=Quotas(), kind="AmlCompute")
+        return confirmation(target, "create", {}, running=0, size=found, quotas=Quotas())
 
     assert "Warning" in warning("Standard_NC6s_v3") and "2025-09-30" in warning("Standard_NC6s_v3")
     assert "Warning" not in warning("Standard_NC4as_T4_v3")
