@@ -1070,7 +1070,7 @@ def value_of(name: str) -> Any:
     except ImportError as error:
         text = "%s: reading it needs %s, which is not installed here%s"
         raise ImportError(text % (name, error.name or error, _made_with(node)), name=error.name) from error
-    except Exception as error:
+    except Exception as error:  # a pickle may run any code of a package
         if not _made_with(node):
             raise
         raise ValueError("%s cannot be read here%s: %s" % (name, _made_with(node), _first_line(error))) from error

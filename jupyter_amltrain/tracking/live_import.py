@@ -68,10 +68,9 @@ def record_live(run_dir: str, project: str, *, handle: str) -> dict[str, Any]:
     living = _living.setdefault(run_dir, _Living())
     try:
         state = _record(folder, project, handle, living)
-    except Exception:
-        living.position = (
-            importer.JournalPosition()
-        )  # the next one begins again, and the store's cursor skips what is there
+    except Exception:  # whatever stopped it
+        # The next one begins again, and the store's cursor skips what is there.
+        living.position = importer.JournalPosition()
         if (folder / "job.json").exists():
             raise
         state = "gone"  # deleted meanwhile

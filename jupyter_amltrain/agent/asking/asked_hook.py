@@ -189,7 +189,7 @@ class Answerer:
             return {"text": ""}
         except TooLong:
             return {"error": "it took longer than %g s and was stopped" % question["limit"]}
-        except BaseException as error:
+        except BaseException as error:  # the text of a user may raise anything
             if _is_of_signal(error):  # the run's own
                 self._raised = error
             return {"error": "%s: %s" % (type(error).__name__, _text(error))}
@@ -281,7 +281,7 @@ def _is_of_signal(error: BaseException) -> bool:
 def _text(error: BaseException) -> str:
     try:
         return str(error)[:500]
-    except Exception:
+    except Exception:  # a `__str__` of the user
         return "(without text)"
 
 

@@ -117,7 +117,7 @@ def _end(folder: str, pid: int) -> None:
         traceback = getattr(sys, "last_traceback", None)
         if traceback is not None and not _is_quit(getattr(sys, "last_type", None)):
             _of(folder).look_back(traceback)
-    except BaseException as error:
+    except BaseException as error:  # bdb.BdbQuit, which is not imported for this
         if not _is_quit(type(error)):
             raise
     finally:

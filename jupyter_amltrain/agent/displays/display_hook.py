@@ -222,7 +222,7 @@ class _Outputs:
             return False
         try:
             method()
-        except Exception as error:
+        except Exception as error:  # code of the value's class
             self.report("_ipython_display_ of a %s has failed (%s: %s)" % (
                 type(value).__name__, type(error).__name__, error))  # fmt: skip
             return False
@@ -407,7 +407,7 @@ def _text_of(value: Any, raw: bool) -> str:
     except Exception as error:  # a `repr` of the user's that raises
         try:
             return repr(value)
-        except Exception:
+        except Exception:  # it raises, too
             return "<%s without text: %s>" % (type(value).__name__, type(error).__name__)
 
 

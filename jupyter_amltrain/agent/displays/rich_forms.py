@@ -61,7 +61,7 @@ def bundle_of(value: Any, report: Report) -> Bundle:
     if special is not None:
         try:
             special(value, forms)
-        except Exception as error:
+        except Exception as error:  # code of a package, of any version
             forms.failed("its picture", error)
         if forms.data:
             return forms.data, forms.metadata
@@ -134,7 +134,7 @@ class _Forms:
             return method(**options)
         except NotImplementedError:  # a class whose base has the method
             return None
-        except Exception as error:
+        except Exception as error:  # code of the value's class
             self.failed(name, error)
             return None
 

@@ -74,7 +74,7 @@ def _tensor_of_a_library(value: Any) -> Optional[Facts]:
     try:
         with safe_access.module_member("torch._C", "DisableTorchFunctionSubclass")():
             facts.update(shape=list(tensor.shape.__get__(value)), dtype=_short_dtype(tensor.dtype.__get__(value)))
-    except Exception:
+    except Exception:  # private parts of PyTorch, of any version
         pass
     return facts
 

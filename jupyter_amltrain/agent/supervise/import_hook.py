@@ -180,5 +180,5 @@ if __name__ == "sitecustomize":
     for _variable, _module in STARTED.items():
         try:
             _start(_folder, _variable, _module)
-        except Exception:
+        except Exception:  # the job runs without what this hook adds
             pass

@@ -64,7 +64,7 @@ def wait(handle: int) -> None:
             pass
     except (OSError, EOFError):  # nobody needs this process
         pass
-    except BaseException as error:
+    except BaseException as error:  # the supervisor must hear of it, and starts another process
         code = 70
         try:
             send(handle, ["refused", "%s: %s" % (type(error).__name__, error)])
@@ -431,7 +431,7 @@ def _check_syntax(handle: int, path: str) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             code = compile(source, path, "exec", dont_inherit=True)
-    except Exception as error:
+    except Exception as error:  # warnings too: a fresh Python shows what is wrong with it
         raise NotUsable("its script does not compile: %s" % error) from None
     if not had:
         del sys.modules["warnings"]
