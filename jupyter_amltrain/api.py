@@ -561,8 +561,8 @@ def job_of(
     if isinstance(script, os.PathLike) or _FILE.fullmatch(script):
         where = Path(source) if source else None
         style = str(values.get("style", ""))
-        file = script_file.from_file(Path(script), source=where, out=out, params=params, style=style)
-        code, name = file.job, Path(script).stem
+        code = script_file.from_file(Path(script), source=where, out=out, params=params, style=style)
+        name = Path(script).stem
     else:
         cell = scripts.from_cell(script, magic_line="", params=params, out=out, keep=keep)
         code = {

@@ -455,10 +455,10 @@ def _file_code(
             hint=f"Name one: {prog} train.py" + (f" -- or start a cell with %{prog}" if prog.startswith("%") else ""),
             code="submit.no_script",
         )
-    file_script = script_file.from_file(
+    job = script_file.from_file(
         args.script or "", source=source, out=out, module=args.module, params=params, style=args.style or ""
     )
-    return file_script.job, args.module.rpartition(".")[2] or Path(args.script).stem
+    return job, args.module.rpartition(".")[2] or Path(args.script).stem
 
 
 def send(submission: SubmitRequest, environ: Mapping[str, str] = os.environ) -> TrackedRun:

@@ -11,8 +11,6 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from jupyter_amltrain.agent.protocol import read_regular
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.jobs import notebook_file, preflight, project, script_options
@@ -24,21 +22,6 @@ _MAX_RUNCONFIG_BYTES = 1 << 20
 _PYTHON = ("", ".py", ".pyw", notebook_file.SUFFIX)
 
 
-class ScriptFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that runs unchanged.
-
-    Attributes
-    ----------
-    path
-        Its absolute path.
-    job
-        Fields of its job: where it is, the digest of its bytes, and notes for the user on its outputs.
-    """
-
-    path: str
-    job: dict[str, Any]
-
-
 def from_file(
     path: str | Path,
     *,
@@ -47,8 +30,8 @@ def from_file(
     module: str = "",
     params: Collection[str] = (),
     style: str = "",
-) -> ScriptFile:
-    """Find and check a ``.py`` file or a notebook; nothing is added to its text.
+) -> dict[str, Any]:
+    """Find and check a ``.py`` file or a notebook that runs as a job; nothing is added to its text.
 
     Its parameters become arguments as its parser takes them, and a value of ``--out`` is what
     the script itself writes to ``$AML_OUTPUT_DIR/<name>.json``.
@@ -65,6 +48,11 @@ def from_file(
         Name of a module to run as ``python -m`` does, in place of `path`.
     params, style
         Names of its parameters, and how it takes them; by default what its parser is.
+
+    Returns
+    -------
+    dict
+        Fields of its job: where it is, the digest of its bytes, and notes for the user on its outputs.
 
     Raises
     ------
@@ -108,7 +96,7 @@ def from_file(
         place = project.Place("", _name_in_source(path, root, requested))
     else:
         place = project.place_of(path, text.encode("utf-8", "replace"), working, folders)
-    job = {
+    return {
         "script_name": place.name,
         "root": place.root,
         "search": place.search,
@@ -118,7 +106,6 @@ def from_file(
         "notebook_dir": str(working),
         "notes": tuple(notes),
     }
-    return ScriptFile(path=str(path), job=job)
 
 
 def _name_in_source(path: Path, root: Path, requested: str) -> str:

@@ -12,25 +12,25 @@ from jupyter_amltrain.jobs.snapshot import take_snapshot
 def test_unmentioned_out_of_file_adds_note(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text("x = 1")
-    assert "acc.json" in script_file.from_file(path, out=["acc"]).job["notes"][0]
+    assert "acc.json" in script_file.from_file(path, out=["acc"])["notes"][0]
     path.write_text("open(os.environ['AML_OUTPUT_DIR'] + '/acc.json', 'w')")
-    assert script_file.from_file(path, out=["acc"]).job["notes"] == ()
+    assert script_file.from_file(path, out=["acc"])["notes"] == ()
 
 
 def test_script_file_is_taken_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_bytes("# -*- coding: latin-1 -*-\nprint('ü')\n".encode("latin-1"))
     found = script_file.from_file(path)
-    assert (found.job["script_name"], found.job["root"]) == ("train.py", str(tmp_path))
+    assert (found["script_name"], found["root"]) == ("train.py", str(tmp_path))
 
 
 def test_script_file_of_source_folder_is_relative(tmp_path: Path) -> None:
     (tmp_path / "src" / "sub").mkdir(parents=True)
     (tmp_path / "src" / "sub" / "train.py").write_text("x = 1")
     (tmp_path / "other.py").write_text("x = 1")
-    assert script_file.from_file("sub/train.py", source=tmp_path / "src").job["script_name"] == "sub/train.py"
+    assert script_file.from_file("sub/train.py", source=tmp_path / "src")["script_name"] == "sub/train.py"
     inside = tmp_path / "src" / "sub" / "train.py"
-    assert script_file.from_file(inside, source=tmp_path / "src").job["script_name"] == "sub/train.py"
+    assert script_file.from_file(inside, source=tmp_path / "src")["script_name"] == "sub/train.py"
     with pytest.raises(CommandError, match="is not in the source folder"):
         script_file.from_file(tmp_path / "other.py", source=tmp_path / "src")
 
@@ -59,8 +59,8 @@ def test_module_of_an_editable_install_is_searched_in_its_folder(
     (tmp_path / "src" / "lib" / "train.py").write_text("from . import core\n")
     monkeypatch.syspath_prepend(str(tmp_path / "src"))
     monkeypatch.chdir(tmp_path / "nb")
-    job = script_file.from_file("", module="lib.train").job
+    job = script_file.from_file("", module="lib.train")
     assert (job["root"], job["script_name"], job["search"]) == (str(tmp_path), "src/lib/train.py", ("src",))
     made = take_snapshot(job["script_name"], "", root=job["root"], search=job["search"], module="lib.train")
     assert sorted(made.files) == ["src/lib/__init__.py", "src/lib/core.py", "src/lib/train.py"]
-    assert script_file.from_file("", module="json.tool").job["script_name"] == "tool.py"
+    assert script_file.from_file("", module="json.tool")["script_name"] == "tool.py"
