@@ -285,7 +285,7 @@ class _Scan:
         for target in node.targets:
             if self.name in _stored(target):
                 single = isinstance(target, ast.Name) and len(node.targets) == 1
-                return self._assigned(node, replaceable=single and _is_literal(node.value))
+                return self._assigned(node, replaceable=single and preflight.is_literal(node.value))
             if isinstance(target, ast.Name) and isinstance(node.value, ast.Lambda) and self._reads(node.value.body):
                 self._readers.add(target.id)
             if (flow := self.expression(target)) is not _Flow.GOES_ON:
@@ -298,7 +298,7 @@ class _Scan:
         if (flow := self.expression(node.value)) is not _Flow.GOES_ON:
             return flow
         if isinstance(node.target, ast.Name) and node.target.id == self.name:
-            return self._assigned(node, replaceable=bool(node.simple) and _is_literal(node.value))
+            return self._assigned(node, replaceable=bool(node.simple) and preflight.is_literal(node.value))
         return self.expression(node.target)
 
     def _if(self, node: ast.If) -> _Flow:
@@ -448,14 +448,6 @@ def _stored(target: ast.AST) -> Iterator[str]:
             yield from _stored(part)
     elif isinstance(target, ast.Starred):
         yield from _stored(target.value)
-
-
-def _is_literal(node: ast.expr) -> bool:
-    try:
-        ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return False
-    return True
 
 
 def _always(test: ast.expr) -> bool:

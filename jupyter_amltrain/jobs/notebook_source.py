@@ -260,8 +260,8 @@ class Sources:
             return True
         if isinstance(value, ast.Call):
             parts = [*value.args, *(keyword.value for keyword in value.keywords)]
-            return self._is_imported(value.func) and all(map(_is_literal, parts))
-        return self._is_imported(value) if isinstance(value, ast.Attribute) else _is_literal(value)
+            return self._is_imported(value.func) and all(map(preflight.is_literal, parts))
+        return self._is_imported(value) if isinstance(value, ast.Attribute) else preflight.is_literal(value)
 
     def _is_imported(self, node: ast.expr) -> bool:
         while isinstance(node, ast.Attribute):
@@ -293,7 +293,7 @@ def first_imports(text: str) -> list[str]:
         if isinstance(node, ast.Import | ast.ImportFrom):
             found.append(ast.unparse(node))
         elif isinstance(node, ast.Assign | ast.AnnAssign):
-            if node.value is None or not _is_literal(node.value):
+            if node.value is None or not preflight.is_literal(node.value):
                 break
         elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             break
@@ -339,14 +339,6 @@ def _is_value(name: str, users: tuple[str, ...]) -> AmlTrainError:
     if not users:
         return _error(name, f"{name} is a value, not a function or class.", f"Send the value: --in {name}")
     return _error(users[0], f"{users[-1]} uses the value {name}.", f"Send it as well: --in {name}")
-
-
-def _is_literal(node: ast.expr) -> bool:
-    try:
-        ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return False
-    return True
 
 
 def _error(name: str, reason: str, hint: str) -> AmlTrainError:

@@ -269,3 +269,12 @@ def _bound(tree: ast.Module) -> tuple[set[str], dict[str, str]]:
             for alias in node.names:
                 origin[alias.asname or alias.name] = f"{node.module}.{alias.name}"
     return bound, origin
+
+
+def is_literal(node: ast.expr) -> bool:
+    """Whether an expression is a literal."""
+    try:
+        ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return False
+    return True

@@ -38,6 +38,7 @@ from jupyter_amltrain.jobs.notebook_cells import defined
 from jupyter_amltrain.schema import inputs, searched_values
 from jupyter_amltrain.schema.job import EVERY
 from jupyter_amltrain.schema.search_space import Expression, expression_text
+from jupyter_amltrain.text import shorten
 
 #: Largest JSON text of one ``--out`` value, in bytes.
 OUT_LIMIT = 1_000_000
@@ -407,7 +408,8 @@ class _Parameters:
                 edits[node] = self._replacement(node, name, value)
             if found.literals:
                 lines = self._lines(found.literals)
-                was = _short(ast.get_source_segment(self._cell, found.literals[-1].value or found.literals[-1]) or "")
+                last = found.literals[-1]
+                was = shorten(ast.get_source_segment(self._cell, last.value or last) or "", 40)
                 notes.append(f"--param {name}: {lines} runs as {name} = {_shown(value)} instead of {was}.")
             if found.possible:
                 notes.append(
@@ -422,7 +424,7 @@ class _Parameters:
     def _place(self, node: ast.AST) -> str:
         lineno = getattr(node, "lineno", 1)
         line = self._cell.split("\n")[lineno - 1].strip()
-        return f"{self._where} {lineno + self._above}, {_short(line, 60)!r},"
+        return f"{self._where} {lineno + self._above}, {shorten(line, 60)!r},"
 
     def _lines(self, nodes: Sequence[ast.AST]) -> str:
         numbers = sorted({getattr(node, "lineno", 1) + self._above for node in nodes})
@@ -435,7 +437,7 @@ class _Parameters:
         target = name
         if isinstance(node, ast.AnnAssign):
             target = f"{name}: {ast.unparse(node.annotation)}"
-        was = _short(ast.get_source_segment(self._cell, node.value) or "")
+        was = shorten(ast.get_source_segment(self._cell, node.value) or "", 40)
         comment = f"  # --param, was {was}"
         if more := node.end_lineno - node.lineno:
             return edit_of(node, f"{target} = ({_source_of(name, value)}{comment}" + "\n" * more + ")")
@@ -455,13 +457,8 @@ def unread_params(cell: str, params: Iterable[str], *, helpers: str = "", out: S
     return bindings.unread(names, params, {*out, *read_elsewhere(helpers)})
 
 
-def _short(text: str, limit: int = 40) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
-
-
 def _shown(value: Any) -> str:
     """Return a value as the user wrote it."""
     if isinstance(value, Expression):
-        return _short(expression_text(value))
-    return _short(repr(value) if any(inputs.references(value)) else literal(value))
+        return shorten(expression_text(value), 40)
+    return shorten(repr(value) if any(inputs.references(value)) else literal(value), 40)

@@ -9,7 +9,7 @@ import msgspec
 
 from jupyter_amltrain.agent.telemetry.gpu_names import gpu_counts
 from jupyter_amltrain.kernel.chart_axes import number_text
-from jupyter_amltrain.kernel.run_charts import gpu_label, joined
+from jupyter_amltrain.kernel.run_charts import gpu_label, joined, known_values
 from jupyter_amltrain.kernel.throughput import throughput_text
 from jupyter_amltrain.schema.record import RunRecord
 from jupyter_amltrain.schema.table import Column, Table
@@ -96,10 +96,10 @@ def _of_samples(gpu: _Gpu) -> tuple[Group, ...]:
 
     def means(name: str) -> list[float]:
         series = [one.get(name) or () for one in drawn] + [(gpu.get(name) or {}).get("mean") or ()]
-        return [sum(known) / len(known) for values in series if (known := _known(values))]
+        return [sum(known) / len(known) for values in series if (known := known_values(values))]
 
     series = [one.get("memory") or () for one in drawn] + [(gpu.get("memory") or {}).get("high") or ()]
-    peaks = [max(known) for values in series if (known := _known(values))]
+    peaks = [max(known) for values in series if (known := known_values(values))]
     return (
         Group("use", _use(means("sm_activity"), [], means("util"))),
         Group("memory", _memory(peaks, _totals((), drawn), gpu.get("now") or ())),
@@ -163,11 +163,7 @@ def _totals(summed: Sequence[_Gpu], drawn: Sequence[_Gpu]) -> float:
 
 
 def _values(gpus: Iterable[_Gpu], name: str) -> list[float]:
-    return _known(gpu.get(name) for gpu in gpus)
-
-
-def _known(values: Iterable[Any]) -> list[float]:
-    return [value for value in values if value is not None]
+    return known_values(gpu.get(name) for gpu in gpus)
 
 
 def _number(gpu: _Gpu, name: str) -> float:

@@ -90,7 +90,7 @@ def charts_of(record: RunRecord) -> ChartSet:
     telemetry = record.telemetry
     strip = not (record.gpu and record.gpu.gpus)
     for chart in host_charts(strip=strip, cpus=telemetry.cpus, memory_total=telemetry.memory_total):
-        if _known(values_at(record, chart.series[0].data)):
+        if known_values(values_at(record, chart.series[0].data)):
             charts.append(_with_values(chart, record))
     gpus, gpus_text = gpu_legend(record.gpu)
     marks = marks_of(record.pokes, record.phases)
@@ -119,7 +119,8 @@ def _phases(record: RunRecord, start: float) -> Iterable[PhaseShade]:
             yield PhaseShade(phase.name, phase.start - start, end - start)
 
 
-def _known(values: Iterable[float | None]) -> list[float]:
+def known_values(values: Iterable[float | None]) -> list[float]:
+    """Return the values that are known."""
     return [value for value in values if value is not None]
 
 
@@ -127,7 +128,7 @@ def _known(values: Iterable[float | None]) -> list[float]:
 
 
 def _metric_chart(name: str, metric: MetricSeries) -> Chart:
-    known, missing = _known(metric.value), metric.value.count(None)
+    known, missing = known_values(metric.value), metric.value.count(None)
     is_stepless = len(metric.step) > 1 and len(set(metric.step)) == 1
     steps = (0, len(metric.step) - 1) if is_stepless else (min(metric.step), max(metric.step))
     return Chart(
@@ -222,7 +223,7 @@ def gpu_count_text(gpus: Sequence[GpuFacts], nodes: int) -> str:
 def _recorded_gpu_charts(part: GpuTelemetry, record: RunRecord) -> list[Chart]:
     is_few = len(part.gpus) <= MAX_LINES
     labels = [gpu_label(part, gpu) for gpu in part.gpus] if is_few else []
-    has_activity = is_few and any(_known(gpu.sm_activity) for gpu in part.gpus)
+    has_activity = is_few and any(known_values(gpu.sm_activity) for gpu in part.gpus)
     charts = [gpu_chart(c, part.gpus, labels, activity=has_activity and c.name == "util") for c in _RECORDED]
     return [_with_values(chart, record) for chart in charts]
 
@@ -272,7 +273,7 @@ def _with_values(chart: Chart, record: RunRecord) -> Chart:
     rows = [_row(record, series.data) for series in chart.series]
     read = [row for row, series in zip(rows, chart.series, strict=True) if not series.style]
     ends = [_row(record, (*chart.band, end)) for end in ("low", "high")] if chart.band else []
-    known = _known(value for row in [*rows, *ends] for value in row)
+    known = known_values(value for row in [*rows, *ends] for value in row)
     if not known:
         return msgspec.structs.replace(chart, value="n/a", whole="", y=None)
     value = _value_text(chart, read, ends, ended=record.done)
@@ -302,10 +303,10 @@ def _value_text(
 ) -> str:
     """Return the newest values; of an ended run their mean, or the peak of a memory."""
     is_memory = chart.unit == "bytes"
-    parts = [known[-1] for row in (ends or rows) if (known := _known(row[-3:]))]
+    parts = [known[-1] for row in (ends or rows) if (known := known_values(row[-3:]))]
     word = ""
     if ended:
-        known = _known(value for row in (ends[1:] if is_memory and ends else rows) for value in row)
+        known = known_values(value for row in (ends[1:] if is_memory and ends else rows) for value in row)
         parts = [max(known) if is_memory else math.fsum(known) / len(known)] if known else []
         word = "peak " if is_memory else "mean "
     if not parts:

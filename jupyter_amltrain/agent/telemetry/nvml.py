@@ -98,7 +98,7 @@ class Part(NamedTuple):
 
 def is_split(nvml: Any, device: Any) -> bool:
     """Return whether MIG is on: CUDA then uses the GPU's instances, never the GPU itself."""
-    mode = _attempt(nvml.nvmlDeviceGetMigMode, device)
+    mode = attempt(nvml.nvmlDeviceGetMigMode, device)
     return bool(mode and mode[0])
 
 
@@ -115,21 +115,14 @@ def mig_parts(nvml: Any, device: Any, index: int, gpus: int) -> List[Part]:
         GPUs of the machine.
     """
     found = []
-    for number in range(_attempt(nvml.nvmlDeviceGetMaxMigDeviceCount, device) or 0):
-        handle = _attempt(nvml.nvmlDeviceGetMigDeviceHandleByIndex, device, number)
+    for number in range(attempt(nvml.nvmlDeviceGetMaxMigDeviceCount, device) or 0):
+        handle = attempt(nvml.nvmlDeviceGetMigDeviceHandleByIndex, device, number)
         if handle is not None:  # else this number is unused
-            gpu_instance = _attempt(nvml.nvmlDeviceGetGpuInstanceId, handle)
-            compute_instance = _attempt(nvml.nvmlDeviceGetComputeInstanceId, handle)
+            gpu_instance = attempt(nvml.nvmlDeviceGetGpuInstanceId, handle)
+            compute_instance = attempt(nvml.nvmlDeviceGetComputeInstanceId, handle)
             device_number = instance_number(index, number, gpus)
             found.append(Part(device_number, index, number, handle, gpu_instance, compute_instance))
     return found
-
-
-def _attempt(call: Any, *args: Any) -> Any:
-    try:
-        return call(*args)
-    except Exception:  # NVML's own errors, and what a binding without the function raises
-        return None
 
 
 #: Returns a function of the driver's library, or ``None`` for an unknown name.
