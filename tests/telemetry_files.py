@@ -109,12 +109,6 @@ def write_node(
         (place / f"summary-{node}.json").write_text(json.dumps(summary_of(rows, gpus, period, hint)))
 
 
-def write_truth(folder: Path, verdict: str, detail: str = "", cause: str = "", node: int = 0) -> None:
-    """Write ``truth-N.json``."""
-    truth = {"verdict": verdict, "detail": detail, "cause": cause, "t": START}
-    (folder / "telemetry" / f"truth-{node}.json").write_text(json.dumps(truth))
-
-
 def summary_of(rows: list[list[Any]], gpus: int, period: float, hint: str = "") -> dict[str, Any]:
     """What ``summary-N.json`` says of raw rows."""
     before = 2 + len(HOST)

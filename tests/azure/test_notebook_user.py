@@ -16,7 +16,6 @@ from tests.azure.conftest import Azure
 from tests.azure.connected_api import SIZE, carry_out, lab, submit
 from tests.helpers import DEADLINE, until
 
-BIG = "Standard_ND96asr_v4"
 #: The first sentence is recorded; the lists after it are ours.
 NO_REGION = {
     "error": {

@@ -83,14 +83,6 @@ jobs:
       out:
 """
 
-FAILING_PIPELINE = f"""\
-type: pipeline
-jobs:
-  wrong:
-    command: echo about to fail; exit 3
-    environment: {ENVIRONMENT}
-"""
-
 SPARK = """\
 type: spark
 code: src
