@@ -159,7 +159,7 @@ class TrackedRun:
 
         async def get() -> Provenance:
             await controller().load(self.handle)
-            return await controller().provenance(self.handle)
+            return await controller().contents.provenance(self.handle)
 
         return controller().loop.call(get(), ANSWER_TIMEOUT_S)
 
@@ -193,7 +193,7 @@ class TrackedRun:
 
         A negative `offset` counts from the end.
         """
-        chunk = controller().loop.call(controller().read_log(self.handle, offset, limit, rank), None)
+        chunk = controller().loop.call(controller().contents.read_log(self.handle, offset, limit, rank), None)
         return chunk.data, chunk.offset
 
     def files(self) -> FileList:
@@ -202,7 +202,7 @@ class TrackedRun:
 
         async def get() -> list[RunFile]:
             await controller().known_run(self.handle)
-            return await controller().result_files(self.handle)
+            return await controller().contents.result_files(self.handle)
 
         return FileList(ResultFile(self.handle, file) for file in controller().loop.call(get(), ANSWER_TIMEOUT_S))
 
@@ -223,7 +223,7 @@ class TrackedRun:
         """Reader of any file in the run's folder, such as its code."""
 
         async def get() -> RunFiles:
-            return controller().files(self.handle)
+            return controller().contents.files(self.handle)
 
         return controller().loop.call(get())
 
@@ -251,7 +251,7 @@ class TrackedRun:
     def log_end(self, limit: int | None, step: str = "", rank: int = 0) -> str:
         """Return the last `limit` bytes of a log as text, as far as they are known where the target is silent."""
         child = self.child(step).id if step else ""
-        data = controller().loop.call(controller().logs(self.handle, limit, child, rank), None)
+        data = controller().loop.call(controller().contents.logs(self.handle, limit, child, rank), None)
         return without_marks(data.decode("utf-8", "replace"))
 
     @property
@@ -635,7 +635,7 @@ class TrackedRun:
         log = ""
         if run.folder and run.status.reason != "deleted":  # the target was deleted, and the log with it
             failed = run.status.failed_rank or 0
-            reading = controller().logs(self.handle, _MAX_QUOTED_LOG_BYTES, rank=failed)
+            reading = controller().contents.logs(self.handle, _MAX_QUOTED_LOG_BYTES, rank=failed)
             data = controller().loop.call(reading, ANSWER_TIMEOUT_S)
             log = data.decode("utf-8", "replace")
         error = as_error(run, log)

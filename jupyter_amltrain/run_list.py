@@ -76,6 +76,6 @@ def read_runs(handles: list[RunHandle]) -> tuple[list[Run], dict[RunHandle, dict
 
     async def get() -> tuple[list[Run], dict[RunHandle, dict[str, float]]]:
         own = controller()
-        return [await own.load(handle) for handle in handles], await own.last_metrics(handles, remote=True)
+        return [await own.load(handle) for handle in handles], await own.contents.last_metrics(handles, remote=True)
 
     return controller().loop.call(get(), ANSWER_TIMEOUT_S)

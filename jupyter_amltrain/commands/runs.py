@@ -333,7 +333,7 @@ def read_runs(target: str | None = None, limit: int = 20, parent: str = "") -> L
         is_whole = not limit or len(shown) < limit
         return Listed(
             [own.entry(handle).run for handle in shown],
-            await own.last_metrics(shown[:MAX_METRIC_RUNS]),
+            await own.contents.last_metrics(shown[:MAX_METRIC_RUNS]),
             len(shown) if is_whole else len(handles),
             own.backends.reads.late(),
         )

@@ -109,7 +109,7 @@ class FileHandlers:
         """Return the files of a run."""
         run = await self._controller.load(await self._controller.find(request.handle))
         backend = self._controller.backend(run.target)
-        files = await self._controller.result_files(run.handle)
+        files = await self._controller.contents.result_files(run.handle)
         return FilesReply(
             files=tuple(msgspec.structs.replace(file, path=printable(file.path)) for file in files[:MAX_FILES]),
             hidden=max(0, len(files) - MAX_FILES),
@@ -132,7 +132,7 @@ class FileHandlers:
         scripts: dict[str, str | None] = {}
         for name in request.handles[:MAX_RUNS]:
             run = await controller.load(await controller.find(name))
-            scripts[run.handle] = await controller.loop.offload(code_of, run, controller.files(run.handle))
+            scripts[run.handle] = await controller.loop.offload(code_of, run, controller.contents.files(run.handle))
         return CodeReply(diffs=code_diffs(scripts) if scripts else {})
 
     @op("register")

@@ -90,7 +90,7 @@ class PictureHandlers:
     async def read(self, request: GetPicture) -> PictureReply:
         """Return a part of a picture's file."""
         controller = self._controller
-        data = await controller.read_picture(await controller.find(request.handle), request.path)
+        data = await controller.contents.read_picture(await controller.find(request.handle), request.path)
         if not data:
             raise CommandError(
                 f"Cannot show {request.path[:200]!r}: it is no image, is over 16 MiB, or was deleted.",

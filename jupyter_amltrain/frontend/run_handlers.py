@@ -354,7 +354,7 @@ class RunHandlers:
         """Submit a run's job again; the environment variables are the kernel's."""
         controller = self._controller
         run = await controller.load(await controller.find(request.handle))
-        spec, secrets = await controller.loop.offload(resubmit, run, controller.files(run.handle))
+        spec, secrets = await controller.loop.offload(resubmit, run, controller.contents.files(run.handle))
         return ResubmitReply(handle=await controller.jobs.submit(spec, run.target, dict(os.environ), secrets))
 
 

@@ -6,44 +6,38 @@ continue.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 
 from jupyter_amltrain.backends.base import Backend
-from jupyter_amltrain.backends.run_files import RunFiles, file_of
-from jupyter_amltrain.backends.streams import Chunk
 from jupyter_amltrain.backends.target_kinds import target_kinds
 from jupyter_amltrain.errors import (
     AmlTrainError,
     CommandError,
     TargetError,
-    TargetUnreachable,
     UnknownRun,
     UnrecordedRun,
 )
 from jupyter_amltrain.kernel.backend_pool import BackendPool
 from jupyter_amltrain.kernel.environments import EnvironmentManager
-from jupyter_amltrain.kernel.finish import RunFinalizer, StreamCache, read_all_metrics, read_log, refresh_run
+from jupyter_amltrain.kernel.finish import RunFinalizer, StreamCache, refresh_run
 from jupyter_amltrain.kernel.job_submitter import JobSubmitter
 from jupyter_amltrain.kernel.mlflow_live import LiveRecorder
 from jupyter_amltrain.kernel.mlflow_queue import MlflowImportQueue
 from jupyter_amltrain.kernel.models import ModelRegistry
 from jupyter_amltrain.kernel.monitors import Monitors
 from jupyter_amltrain.kernel.observers import FrameCallback, RunObservers
-from jupyter_amltrain.kernel.result_files import result_files
+from jupyter_amltrain.kernel.run_contents import RunContents
 from jupyter_amltrain.kernel.run_index import RunIndex, TargetRunReader
-from jupyter_amltrain.kernel.run_provenance import read_provenance
 from jupyter_amltrain.kernel.run_record import record_of
 from jupyter_amltrain.kernel.run_row import StreamSummary, stream_summary_of
 from jupyter_amltrain.kernel.scaling import ScalingDriver
 from jupyter_amltrain.kernel.store import Entry, RunStore
-from jupyter_amltrain.kernel.streams import MetricLog
 from jupyter_amltrain.kernel.submit_queue import SubmitQueue
 from jupyter_amltrain.kernel.target_file import TargetFile
 from jupyter_amltrain.kernel.targets import TargetManager
@@ -51,18 +45,13 @@ from jupyter_amltrain.kernel.team_queue import TeamQueue
 from jupyter_amltrain.kernel.workspaces import workspaces_class
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.failure import FailedFrame
-from jupyter_amltrain.schema.provenance import Provenance
 from jupyter_amltrain.schema.record import RunRecord
 from jupyter_amltrain.schema.run import Run, RunHandle, split_handle
-from jupyter_amltrain.schema.run_file import RunFile
 from jupyter_amltrain.state_dir import StateRoot
 from jupyter_amltrain.text import notebook_path
-from jupyter_amltrain.tracking.thumbnails import MAX_FILE_BYTES, media_type
 
 log = logging.getLogger(__name__)
 
-#: Maximum runs whose metrics are read at the same time.
-_MAX_METRIC_READS = 8
 #: Seconds that the reply to a page waits for the pictures of an ended run.
 PAGE_TIMEOUT_S = 2.0
 
@@ -101,6 +90,7 @@ class Controller:
         self._scaling = ScalingDriver(
             self.loop, self.store, self._submit_queue, self._measured, self._finalizer.ended, self.cancel
         )
+        self.contents = RunContents(self.loop, self.store, self.backends, self.entry)
         self.monitors = Monitors(self.loop, self.backend)
         self.environments = EnvironmentManager(self.loop, self.root, self.backend)
         self.jobs = JobSubmitter(
@@ -184,36 +174,6 @@ class Controller:
             if fields.get("error"):
                 self.store.amend(handle, error=fields["error"])
         return stream_summary_of(scratch)
-
-    async def last_metrics(
-        self, handles: Sequence[RunHandle], *, remote: bool = False
-    ) -> dict[RunHandle, dict[str, float]]:
-        """Return the last value of every metric of runs; a run that cannot be read has none.
-
-        Parameters
-        ----------
-        remote
-            Also read runs whose files are on other machines.
-        """
-        limit = asyncio.Semaphore(_MAX_METRIC_READS)
-
-        async def last(handle: RunHandle) -> dict[str, float]:
-            entry = self.store.get(handle)
-            if entry is None:
-                return {}
-            metrics, run = entry.metrics if entry.read else MetricLog(), entry.run
-            if not entry.read and run.folder and not run.damaged:
-                async with limit:
-                    with contextlib.suppress(AmlTrainError, OSError):
-                        backend = self.backend(run.target)
-                        if remote or backend.files.are_local:
-                            read = functools.partial(read_all_metrics, backend, run.run_id)
-                            metrics = await self.backends.reads.value(
-                                backend, ("metrics", handle), read, metrics, self._probe(run)
-                            )
-            return {name: metric.last for name, metric in metrics.metrics.items() if metric.last is not None}
-
-        return dict(zip(handles, await asyncio.gather(*map(last, handles)), strict=True))
 
     async def load(self, handle: RunHandle) -> Run:
         """Return the run with its complete job; lists contain only a part of it for ended runs."""
@@ -383,17 +343,11 @@ class Controller:
         entry = self.entry(handle)
         backend = self.backend(entry.run.target)
         read = functools.partial(self.refresh_run, handle)
-        entry = await self.backends.reads.value(backend, ("run", handle), read, entry, self._probe(entry.run))
+        entry = await self.backends.reads.value(backend, ("run", handle), read, entry, self.contents.probe(entry.run))
         is_silent = self.backends.reads.silent_s(entry.run.target) > 0
         if is_silent and entry.run.reachable and not entry.run.status.state.terminal:
             self.store.amend(handle, reachable=False)
         return entry
-
-    def _probe(self, run: Run) -> Callable[[], Awaitable[object]]:
-        """Return a small request about a run."""
-        if run.folder and not run.status.state.terminal:
-            return functools.partial(self.backends.poll, run.target, [run.run_id])
-        return functools.partial(self.backend(run.target).read, run.run_id, "log", -1, 1)
 
     async def refresh_run(self, handle: RunHandle) -> Entry:
         """Update the status, streams and output values of a run; waits for its target."""
@@ -426,69 +380,6 @@ class Controller:
         backend, read = self.backend(entry.run.target), self.backends.reads.value
         await read(backend, ("shown files", handle), lambda: self.backends.shown.complete(entry), None)
         return entry
-
-    async def read_picture(self, handle: RunHandle, path: str) -> bytes:
-        """Return one of a run's pictures; empty if it is none, is no image, or is over 16 MiB."""
-        entry = self.entry(handle)
-        if entry.pictures.get(path) is None:
-            await self.backends.shown.complete(entry)
-        if entry.pictures.get(path) is None:  # only pictures are read, not any file that a page names
-            return b""
-        data = await self.backend(entry.run.target).files.read(entry.run.run_id, path, MAX_FILE_BYTES)
-        return data if media_type(data) else b""
-
-    async def logs(self, handle: RunHandle, tail_bytes: int | None = None, child: str = "", rank: int = 0) -> bytes:
-        """Return the log of one process of a run or of a child run: all of it, or the last `tail_bytes` bytes."""
-        entry = self.entry(handle)
-        run, backend = entry.run, self.backend(entry.run.target)
-        if not run.folder:
-            return b""
-        key = ("log", handle, tail_bytes, child, rank)
-        data = await self.backends.reads.value(
-            backend, key, lambda: read_log(backend, run.run_id, tail_bytes, child, rank), None, self._probe(run)
-        )
-        if data is not None:
-            return data
-        known = b"" if child or rank else entry.log.last(tail_bytes or entry.log.bytes)
-        if not known and not child:  # of an earlier kernel
-            known = (await backend.files.copied_file(run.run_id, file_of(f"log/{rank}")))[-(tail_bytes or 0) :]
-        return f"[{self.backends.reads.silence_text(run.target)} What is known here of its log:]\n".encode() + known
-
-    async def read_log(self, handle: RunHandle, offset: int, limit: int = 1 << 20, rank: int = 0) -> Chunk:
-        """Read a part of the log of one process of a run; see :meth:`Backend.read`."""
-        run = self.entry(handle).run
-        if not run.folder:
-            return Chunk(b"", 0)
-        return await self.backend(run.target).read(run.run_id, f"log/{rank}", offset, limit)
-
-    async def provenance(self, handle: RunHandle) -> Provenance:
-        """Return what is known about the origin of a run; empty fields are unknown."""
-        run = self.entry(handle).run
-        backend = self.backend(run.target)
-        return await self.backends.reads.value(
-            backend, ("provenance", handle), lambda: read_provenance(backend, run), Provenance()
-        )
-
-    async def result_files(self, handle: RunHandle) -> list[RunFile]:
-        """Return the files that the script of a run has written.
-
-        Raises
-        ------
-        TargetUnreachable
-            The target does not answer in time.
-        """
-        run = self.entry(handle).run
-        backend, reads = self.backend(run.target), self.backends.reads
-        read = functools.partial(result_files, backend, run)
-        found = await reads.value(backend, ("files", handle), read, None, self._probe(run), strict=True)
-        if found is None:
-            raise TargetUnreachable(f"{reads.silence_text(run.target)} Its files are listed as soon as it answers.")
-        return found
-
-    def files(self, handle: RunHandle) -> RunFiles:
-        """Return the files of a run, for reading in a thread."""
-        run = self.entry(handle).run
-        return RunFiles(self.loop, self.backend(run.target).files, run.run_id if run.folder else "")
 
     async def open_ui(self, project: str) -> dict[str, Any]:
         """Start MLflow's UI for the store of `project`, or return the running one."""

@@ -45,7 +45,7 @@ class PictureFile:
         CommandError
             It is no image, is over 16 MiB, or was deleted.
         """
-        data = controller().loop.call(controller().read_picture(self._handle, self.path), READ_TIMEOUT_S)
+        data = controller().loop.call(controller().contents.read_picture(self._handle, self.path), READ_TIMEOUT_S)
         if not data:
             raise CommandError(
                 f"Cannot read {self.path} of {self._handle}: it is no image, is over 16 MiB, or was deleted.",

@@ -63,6 +63,6 @@ def test_attach_by_name_and_by_page(api: Any, azure_env: Azure, monkeypatch: pyt
     run = api.attach(made["studio_url"])
     assert run.handle == "two/theirs" and api.attach("theirs").handle == run.handle
     run.wait(DEADLINE)
-    assert controller.loop.call(controller.logs(run.handle), DEADLINE) == b"by hand\n"
+    assert controller.loop.call(controller.contents.logs(run.handle), DEADLINE) == b"by hand\n"
     with pytest.raises(UnknownRun, match="nobody"):
         api.attach("https://ml.azure.com/runs/nobody-22222?wsid=x")
