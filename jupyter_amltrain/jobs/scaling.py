@@ -134,9 +134,6 @@ def slices_of(
     jobs: list[JobSpec] = []
     for width in plan.widths:
         nodes = width if plan.unit == "nodes" else 1
-        resources = msgspec.structs.replace(spec.resources, nodes=nodes)
-        if plan.unit == "processes" and has_gpus and spec.resources.gpus is None:
-            resources = msgspec.structs.replace(resources, gpus=width)
         measured = ScalingSlice(
             group=group,
             unit=plan.unit,
@@ -148,23 +145,31 @@ def slices_of(
             price=None if price is None else price * nodes,
             currency=currency,
         )
-        suffix = f"-x{width}"
-        # Should the kernel end before it has ended a run on several machines, their time limit does.
-        limit = START_S + plan.seconds + _MARGIN_S
-        jobs.append(
-            msgspec.structs.replace(
-                spec,
-                name=spec.name[: MAX_NAME - len(suffix)] + suffix,
-                resources=resources,
-                distribution=_distribution(spec.distribution, plan.unit, width),
-                scaling=measured,
-                timeout=spec.timeout if nodes == 1 else min(spec.timeout or limit, limit),
-                tags={**spec.tags, "scaling": spec.name, f"scaling.{plan.unit}": str(width)},
-                out=(),
-                notes=(*spec.notes, *(notes if not jobs else ()), *_out_note(spec, first=not jobs)),
-            )
-        )
+        own_notes = (*(notes if not jobs else ()), *_out_note(spec, first=not jobs))
+        jobs.append(_slice(spec, measured, nodes, has_gpus, own_notes))
     return tuple(jobs)
+
+
+def _slice(spec: JobSpec, measured: ScalingSlice, nodes: int, has_gpus: bool, notes: Sequence[str]) -> JobSpec:
+    """Return the job of one width."""
+    width, unit = measured.width, measured.unit
+    resources = msgspec.structs.replace(spec.resources, nodes=nodes)
+    if unit == "processes" and has_gpus and spec.resources.gpus is None:
+        resources = msgspec.structs.replace(resources, gpus=width)
+    suffix = f"-x{width}"
+    # Should the kernel end before it has ended a run on several machines, their time limit does.
+    limit = START_S + measured.seconds + _MARGIN_S
+    return msgspec.structs.replace(
+        spec,
+        name=spec.name[: MAX_NAME - len(suffix)] + suffix,
+        resources=resources,
+        distribution=_distribution(spec.distribution, unit, width),
+        scaling=measured,
+        timeout=spec.timeout if nodes == 1 else min(spec.timeout or limit, limit),
+        tags={**spec.tags, "scaling": spec.name, f"scaling.{unit}": str(width)},
+        out=(),
+        notes=(*spec.notes, *notes),
+    )
 
 
 def slice_limits(spec: JobSpec) -> dict[str, float]:
