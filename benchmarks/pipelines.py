@@ -87,7 +87,7 @@ def steps() -> None:
 
 def reuse() -> None:
     """Print the time of the check of 1,000 steps that have not changed: their keys, and their earlier results."""
-    from jupyter_amltrain.jobs.snapshot import of_script
+    from jupyter_amltrain.jobs.snapshot import code_files, of_script
     from jupyter_amltrain.pipelines.functions import step
     from jupyter_amltrain.pipelines.kept_steps import KeptStep, KeptSteps
     from jupyter_amltrain.pipelines.step_key import step_key
@@ -107,12 +107,14 @@ def reuse() -> None:
         taken = {"data": {"as": "json", "value": 1}}
         for spec, code in found:
             output = {spec.out[0]: StepOutput(node={"as": "json", "value": 1})}
-            kept.add(step_key(spec, code, "local", taken, {}, True), KeptStep(handle="local/x", outputs=output))
+            key = step_key(spec, code_files(code), "local", taken, {}, True)
+            kept.add(key, KeptStep(handle="local/x", outputs=output))
         from jupyter_amltrain.jobs import file_hash
 
         file_hash._known.clear()  # as in a driver that has just started
         began = time.monotonic()
-        hits = sum(kept.find(step_key(spec, code, "local", taken, {}, True)) is not None for spec, code in found)
+        keys = (step_key(spec, code_files(code), "local", taken, {}, True) for spec, code in found)
+        hits = sum(kept.find(key) is not None for key in keys)
         seconds = time.monotonic() - began
         os.chdir("/")
     assert hits == STEPS

@@ -265,10 +265,10 @@ def of_script(spec: JobSpec) -> Snapshot:
         if spec.distribution.config:
             more[DEEPSPEED_FILE] = msgspec.json.encode(spec.distribution.config)
         if spec.trial is not None:
-            more |= _code_of(spec.trial, TRIAL_FOLDER)
+            more |= _below(TRIAL_FOLDER, files_of_job(spec.trial))
         if spec.driver is not None:
             for name, job in spec.driver.jobs.items():
-                more |= _code_of(job, f"{JOBS_FOLDER}/{name}")
+                more |= _below(f"{JOBS_FOLDER}/{name}", files_of_job(job))
     return take_snapshot(
         spec.script_name,
         spec.script,
@@ -283,10 +283,13 @@ def of_script(spec: JobSpec) -> Snapshot:
     )
 
 
-def _code_of(job: JobSpec, folder: str) -> dict[str, str | bytes]:
-    """Return the files of a job that a driver submits, below a folder of the driver's code."""
-    code = of_yaml(job, code=True) if job.job_type else of_script(job)
-    return {f"{folder}/{name}": content for name, content in code.files.items()}
+def files_of_job(job: JobSpec) -> dict[str, str | bytes]:
+    """Return the files of a job that a driver submits. Blocks on the disk."""
+    return (of_yaml(job, code=True) if job.job_type else of_script(job)).files
+
+
+def _below(folder: str, files: Mapping[str, str | bytes]) -> dict[str, str | bytes]:
+    return {f"{folder}/{name}": content for name, content in files.items()}
 
 
 def script_text(spec: JobSpec, snapshot: Snapshot) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from typing import Any
 
@@ -11,7 +10,15 @@ import msgspec
 
 from jupyter_amltrain.commands.parser import Parser
 from jupyter_amltrain.commands.registry import Command, Context, Examples, Result
-from jupyter_amltrain.commands.submit import SubmitRequest, job_flags, job_of_line, notebook_flags, run_flags, secret
+from jupyter_amltrain.commands.submit import (
+    SubmitRequest,
+    job_flags,
+    job_of_line,
+    notebook_flags,
+    run_flags,
+    secret,
+)
+from jupyter_amltrain.commands.submit import plan_text as request_text
 from jupyter_amltrain.commands.sweep import param, search_flags, sweep_of_line
 from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.jobs import flag_types
@@ -144,7 +151,7 @@ def _submit_flags(parser: Parser) -> None:
     parser.flag("--experiment", metavar="NAME", default="", help="experiment of MLflow")
     parser.flag("--save", metavar="FILE", samples=("pipeline.yml",),
                 help="write the pipeline as a file of az ml with its code beside it; submit nothing")  # fmt: skip
-    run_flags(parser, "pipeline", dry_run="print the steps and what they take; submit nothing")
+    run_flags(parser, "pipeline", dry_run="print the steps and which will run; submit nothing")
 
 
 def _request(args: argparse.Namespace, context: Context) -> PipelineRequest:
@@ -194,13 +201,16 @@ def _submit(args: argparse.Namespace, context: Context) -> Result:
 
     if args.steps and az_yaml.is_file(args.steps[0]) and (found := _service_file(args, context)) is not None:
         job, target = found
+        if args.dry_run:
+            return Result(request_text(SubmitRequest(spec=job, target=target)) + "\n", verbatim=True)
         return _submitted(args, context, api.submit_spec(job, target=target), job, target)
     request = _request(args, context)
     if args.save:
         from jupyter_amltrain.pipelines.saved_pipeline import save
 
         return Result(save(request, args.save))
-    if (target := functions.service_of(request)) and not args.dry_run:
+    target = functions.service_of(request)
+    if target and not args.dry_run:
         from jupyter_amltrain.pipelines.saved_pipeline import service_job
 
         job = service_job(request, target)
@@ -208,7 +218,7 @@ def _submit(args: argparse.Namespace, context: Context) -> Result:
     job = functions.job_of_request(request)
     assert job.driver is not None
     if args.dry_run:
-        return Result(json.dumps(job.driver.plan, indent=2, ensure_ascii=False) + "\n", verbatim=True)
+        return Result(functions.plan_text_of(job, target), job.driver.plan)
     secrets = {name: secret(name, os.environ) for name in job.secrets}
     return _submitted(args, context, api.submit_spec(job, target="local", secrets=secrets), job, "local")
 

@@ -30,7 +30,7 @@ from jupyter_amltrain.pipelines.pipeline_event import END, FILE, FINISH, SENT, S
 from jupyter_amltrain.pipelines.plan import DATA, ONLY, VALUE, Link, PipelinePlan, dependents, last_values
 from jupyter_amltrain.pipelines.split import PART, files_of_pattern, part_input
 from jupyter_amltrain.pipelines.step_inputs import StepInputs
-from jupyter_amltrain.pipelines.step_output import StepOutput, content_digest, node_of, outputs_of
+from jupyter_amltrain.pipelines.step_output import StepOutput, content_digest, node_of, outputs_of, outputs_of_parts
 from jupyter_amltrain.pipelines.step_run import StepRun
 from jupyter_amltrain.schema.child_run import ChildRuns
 from jupyter_amltrain.schema.inputs import JobInput
@@ -356,15 +356,7 @@ class PipelineDriver:
             state = RunState.CANCELED.value if self._canceled else RunState.FAILED.value
             number = int(failed.name.rpartition(":")[2])
             return {"state": state, "reason": f"{Path(paths[number]).name}: {failed.reason}"}
-        names = self.jobs[step.name].out_names + tuple(self.jobs[step.name].outputs)
-        outputs = {
-            name: StepOutput(
-                kind=parts[0].outputs[name].kind,
-                type="uri_folder",
-                parts=tuple(part.outputs[name] for part in parts),
-            )
-            for name in names
-        }
+        outputs = outputs_of_parts([part.outputs for part in parts])
         reused = sum(bool(part.reused) for part in parts)
         reason = f"{reused} of {len(parts)} files are unchanged." if reused else ""
         return {"state": RunState.COMPLETED.value, "outputs": outputs, "reason": reason}

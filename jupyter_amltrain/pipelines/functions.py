@@ -16,7 +16,9 @@ from jupyter_amltrain.jobs.sweep import search_of
 from jupyter_amltrain.kernel.session import controller
 from jupyter_amltrain.pipelines import steps as registry
 from jupyter_amltrain.pipelines.pipeline_job import PipelineRequest, pipeline_job
-from jupyter_amltrain.pipelines.plan import FROM, NEVER, ONLY, REUSE
+from jupyter_amltrain.pipelines.plan import FROM, NEVER, ONLY, REUSE, PipelinePlan
+from jupyter_amltrain.pipelines.plan_text import outlook_of, plan_text
+from jupyter_amltrain.pipelines.step_inputs import runs_here
 from jupyter_amltrain.pipelines.steps import StepDefinition
 from jupyter_amltrain.run import ANSWER_TIMEOUT_S, TrackedRun
 from jupyter_amltrain.schema.job import JobSpec
@@ -236,6 +238,19 @@ def unschedule(schedules: RunSchedules, name: str) -> bool:
 def job_of_request(request: PipelineRequest) -> JobSpec:
     """Return the job of the driver; sends nothing."""
     return controller().loop.call(pipeline_job(controller().jobs, request), ANSWER_TIMEOUT_S)
+
+
+def plan_text_of(job: JobSpec, service: str) -> str:
+    """Return what a pipeline would do; `service` is the target that runs it itself."""
+    assert job.driver is not None
+    plan = msgspec.convert(job.driver.plan, PipelinePlan)
+    if service:
+        return plan_text(job, plan, {step.name: f"run, unless {service} reuses its result" for step in plan.steps})
+
+    async def here() -> set[str]:
+        return {step.target for step in plan.steps if runs_here(controller().backend(step.target))}
+
+    return plan_text(job, plan, outlook_of(job, plan, controller().loop.call(here(), ANSWER_TIMEOUT_S)))
 
 
 def submit_request(request: PipelineRequest, secrets: Mapping[str, str]) -> TrackedRun:

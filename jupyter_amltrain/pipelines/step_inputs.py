@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_amltrain.backends.agent_backend import AgentBackend
+from jupyter_amltrain.backends.base import Backend
 from jupyter_amltrain.errors import UnknownRun
+from jupyter_amltrain.jobs.snapshot import code_files
 from jupyter_amltrain.kernel.controller import Controller
 from jupyter_amltrain.pipelines.plan import PlannedStep
 from jupyter_amltrain.pipelines.split import artifacts, gathered
@@ -17,6 +19,11 @@ from jupyter_amltrain.pipelines.step_output import ARTIFACTS, StepOutput, input_
 from jupyter_amltrain.schema.inputs import JobInput
 from jupyter_amltrain.schema.job import JobSpec
 from jupyter_amltrain.schema.run import make_handle
+
+
+def runs_here(backend: Backend) -> bool:
+    """Return whether runs of a target are on this machine, where the files are that their code names."""
+    return isinstance(backend, AgentBackend) and backend.files.are_local
 
 
 class StepInputs:
@@ -62,7 +69,10 @@ class StepInputs:
 
     async def key(self, step: PlannedStep, spec: JobSpec, taken: Mapping[str, Any], data: Mapping[str, str]) -> str:
         """Return the digest of all that the result of a step depends on; arguments as of :func:`.step_key`."""
-        backend = self._kernel.backend(step.target)
-        is_here = isinstance(backend, AgentBackend) and backend.files.are_local
-        code = code_of(self._folder, step.name)
-        return await self._kernel.loop.offload(step_key, spec, code, step.target, taken, data, is_here)
+        is_here = runs_here(self._kernel.backend(step.target))
+        folder = code_of(self._folder, step.name)
+
+        def digest() -> str:
+            return step_key(spec, code_files(folder), step.target, taken, data, is_here)
+
+        return await self._kernel.loop.offload(digest)

@@ -16,7 +16,6 @@ from jupyter_amltrain.agent import values as nodes
 from jupyter_amltrain.errors import SubmitError
 from jupyter_amltrain.jobs.data_paths import named_here
 from jupyter_amltrain.jobs.file_hash import hash_file
-from jupyter_amltrain.jobs.snapshot import code_files
 from jupyter_amltrain.pipelines.step_output import content_digest
 from jupyter_amltrain.schema.environment import Environment
 from jupyter_amltrain.schema.job import JobSpec
@@ -34,20 +33,24 @@ _FIELDS = (
 _OURS = frozenset({f"{nodes.MODULE}.py", nodes.INDEX})
 
 
-def code_digest(spec: JobSpec, folder: Path) -> str:
-    """Return the digest of a step's code, as it is in the folder of the driver. Blocks on the disk."""
+#: Files of a step's code by name: the path or the bytes.
+Code = Mapping[str, str | bytes]
+
+
+def code_digest(spec: JobSpec, code: Code) -> str:
+    """Return the digest of a step's code. Blocks on the disk."""
     own = {spec.script_name} if spec.cell or spec.job_type else set()
     whole = hashlib.sha256((spec.cell if spec.script else "").encode(errors="surrogatepass"))
-    for name, path in sorted(code_files(folder).items()):
+    for name, content in sorted(code.items()):
         if name in _OURS or name in own or name.startswith(f"{nodes.FOLDER}/"):
             continue
         whole.update(f"\0{name}\0".encode())
-        whole.update(hash_file(path).sha256)
+        whole.update(hash_file(content).sha256 if isinstance(content, str) else hashlib.sha256(content).digest())
     return whole.hexdigest()
 
 
 def step_key(
-    spec: JobSpec, folder: Path, target: str, taken: Mapping[str, Any], data: Mapping[str, str], is_local: bool
+    spec: JobSpec, code: Code, target: str, taken: Mapping[str, Any], data: Mapping[str, str], is_local: bool
 ) -> str:
     """Return the digest. Blocks on the disk with inputs of this machine.
 
@@ -55,8 +58,6 @@ def step_key(
     ----------
     spec
         The job of the step, without what it takes of others.
-    folder
-        Folder with its code.
     taken
         Identities of what it takes of other steps, by name.
     data
@@ -71,13 +72,13 @@ def step_key(
     }
     facts = {
         "version": _VERSION,
-        "code": code_digest(spec, folder),
+        "code": code_digest(spec, code),
         "sweep": sweep,
         "targets": whole.trial_target,
         "fields": {name: getattr(spec, name) for name in _FIELDS},
         "nodes": spec.resources.nodes,
         "inputs": inputs,
-        "named": named_data(spec, folder) if is_local else {},
+        "named": named_data(spec, code) if is_local else {},
         "taken": dict(taken),
         "data": dict(data),
         "environment": environment_identity(spec, target, is_local),
@@ -85,12 +86,13 @@ def step_key(
     return hashlib.sha256(msgspec.json.encode(facts, order="sorted")).hexdigest()
 
 
-def named_data(spec: JobSpec, folder: Path) -> dict[str, str]:
+def named_data(spec: JobSpec, code: Code) -> dict[str, str]:
     """Return the digests of files and folders here that the text of a step names, by the text. Blocks on the disk."""
     if spec.job_type or not spec.notebook_dir:
         return {}
     try:
-        text = spec.cell.encode(errors="surrogatepass") if spec.script else (folder / spec.script_name).read_bytes()
+        text = spec.cell.encode(errors="surrogatepass") if spec.script else code.get(spec.script_name, b"")
+        text = Path(text).read_bytes() if isinstance(text, str) else text
     except OSError:
         return {}
     named = named_here(text, Path(spec.notebook_dir))

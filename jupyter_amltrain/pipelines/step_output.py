@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,14 @@ async def outputs_of(loop: LoopThread, backend: Backend, run: Run, spec: JobSpec
         digest = await _digest(loop, backend, run, path)
         found[name] = StepOutput(kind=DATA, target=run.target, run_id=run.run_id, path=path, type=kind, digest=digest)
     return found
+
+
+def outputs_of_parts(parts: Sequence[Mapping[str, StepOutput]]) -> dict[str, StepOutput]:
+    """Return what a split step has made, from the outputs of its runs in the order of the files."""
+    return {
+        name: StepOutput(kind=first.kind, type="uri_folder", parts=tuple(part[name] for part in parts))
+        for name, first in parts[0].items()
+    }
 
 
 async def _digest(loop: LoopThread, backend: Backend, run: Run, path: str) -> str:

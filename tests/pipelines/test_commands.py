@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -56,11 +55,24 @@ def test_mistake_in_step_is_one_line(line: str, cell: str, word: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_dry_run_prints_the_plan(api: Any) -> None:
+def planned(*words: str) -> list[str]:
+    """The lines of the steps that a dry run prints."""
+    text = run("pipeline", ["submit", *words, "--dry-run"], Context("%aml_pipeline")).text
+    return [line for line in text.splitlines() if line.startswith(("prep ", "use "))]
+
+
+def test_dry_run_prints_the_steps_in_order_and_what_becomes_of_them(api: Any) -> None:
     define("prep --out data", "data = 1")
     define("use --in data", "print(data)")
-    plan = json.loads(run("pipeline", ["submit", "use", "prep", "--dry-run"], Context("%aml_pipeline")).text)
-    assert [step["name"] for step in plan["steps"]] == ["prep", "use"]
+    prep, use = planned("use", "prep")
+    assert prep.split() == ["prep", "local", "data", "run"] and "prep.data" in use and "unless prep" in use
+    assert all("--no-reuse" in line for line in planned("--no-reuse"))
+    prep, use = planned("--from", "use")
+    assert "--from" not in prep and "--from use" in use
+    prep, use = planned("--only", "use")
+    assert "fail" in prep and "--only use" in use
+    data = run("pipeline", ["submit", "--dry-run"], Context("%aml_pipeline")).data
+    assert [step["name"] for step in data["steps"]] == ["prep", "use"]
     with pytest.raises(AmlTrainError, match="none of the steps"):
         run("pipeline", ["submit", "use", "--dry-run"], Context("%aml_pipeline"))
 
@@ -76,7 +88,10 @@ def test_notebook_runs_pipeline_shows_its_graph_and_gets_its_value(tmp_path: Pat
         shown = live.run("%aml_pipeline submit --wait")
         assert not shown.error
         assert live.run("print(total, end='')").stdout == "12"
+        assert live.run("%aml_pipeline submit --dry-run").stdout.count("be reused") == 2
         live.run("rows = [1, 2, 4]")
         live.run("%%aml_step prep --out data --gpus 0\ndata = double(rows)")
+        shown = live.run("%aml_pipeline submit --dry-run").stdout
+        assert "be reused" not in shown and "unless prep" in shown
         live.run("%aml_pipeline submit --wait --as pipe")
         assert live.run("print(total, [c.reused for c in pipe.children()], end='')").stdout == "14 [False, False]"
