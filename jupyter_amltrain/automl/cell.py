@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pprint
+import re
 from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
 import msgspec
 
+from jupyter_amltrain.automl.job import forecast
 from jupyter_amltrain.automl.job import table as tables
 from jupyter_amltrain.automl.job.errors import UnusableData
 from jupyter_amltrain.automl.job.metrics import FORECASTING
@@ -17,8 +19,9 @@ from jupyter_amltrain.errors import CommandError
 from jupyter_amltrain.jobs import closure, script
 from jupyter_amltrain.jobs.closure import Notebook
 from jupyter_amltrain.jobs.kept_names import keep_for
+from jupyter_amltrain.jobs.values import notes as value_notes
 from jupyter_amltrain.schema.inputs import JobInput, input_variable
-from jupyter_amltrain.schema.job import JobSpec, validated
+from jupyter_amltrain.schema.job import MAX_NAME, JobSpec, validated
 
 #: Package that the job imports: the modules of the folder ``job``.
 PACKAGE = "aml_automl"
@@ -82,7 +85,7 @@ def job_of(
     made = script.from_cell(
         cell, magic_line="%aml_automl", before=own.statements, known=own.names, keep=keep_for(is_local)
     )
-    notes = (*fields.get("notes", ()), *own.notes, *made.notes)
+    notes = (*fields.get("notes", ()), *value_notes(own.values, "Table"), *made.notes)
     job = {
         "script": made.text,
         "cell": cell,
@@ -109,21 +112,25 @@ def with_task(search: SearchOptions, data: Any, test: Any = None) -> tuple[Searc
     """
     notes: tuple[str, ...] = ()
     try:
-        frame = tables.read(data, search.read).rename(columns=str)
-        others = [*search.series, *filter(None, [search.time]), *search.drop]
-        tables.check_columns(frame.columns, search.target, others)
-        if not search.task:
-            task = FORECASTING if search.time else tables.guess_task(frame[search.target])
-            search = msgspec.structs.replace(search, task=task)
-            if not search.time:
-                notes = (f"The task is {task}, by the values of {search.target}. Another one: --task.",)
-        search = checked(search)
-        tables.checked(frame, search.target, search.task)
+        frame, task = tables.usable(tables.read(data, search.read), search.as_dict())
+        if not (search.task or search.time):
+            notes = (f"The task is {task}, by the values of {search.target}. Another one: --task.",)
+        search = checked(msgspec.structs.replace(search, task=task))
+        rows, values = tables.checked(frame, search.target, task)
+        if task == FORECASTING:
+            forecast.series_of(rows, values, forecast.time_column_of(rows, search.time), search.series, search.horizon)
         if test is not None:
-            tables.check_columns(tables.read(test, search.read).rename(columns=str).columns, search.target)
+            given = tables.read(test, search.read)
+            tables.check_columns(given.columns, search.target, of="test data")
+            tables.checked(given, search.target, task, "test data")
     except UnusableData as error:
         raise unusable(error) from None
     return search, notes
+
+
+def run_name(search: SearchOptions) -> str:
+    """Return the name of a run that is given none."""
+    return re.sub(r"[^\w.-]+", "-", f"automl-{search.target}").strip("-")[:MAX_NAME]
 
 
 def unusable(error: UnusableData) -> CommandError:

@@ -7,8 +7,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from jupyter_amltrain.automl.cell import is_table, with_task
-from jupyter_amltrain.automl.data import input_of_path, readable
+from jupyter_amltrain.automl.cell import is_table, run_name, with_task
+from jupyter_amltrain.automl.data import input_of_path, readable, readable_path
 from jupyter_amltrain.automl.functions import search_job
 from jupyter_amltrain.automl.job.metrics import METRICS, TASKS
 from jupyter_amltrain.automl.options import ENGINES, LEARNERS, SearchOptions, check_engine, checked
@@ -34,14 +34,6 @@ def words(text: str) -> list[str]:
     return [word for part in text.split(",") if (word := part.strip())]
 
 
-def number(text: str) -> float:
-    """A number, or a time such as ``90s`` as minutes."""
-    try:
-        return float(text)
-    except ValueError:
-        return flag_types.duration(text) / 60
-
-
 def _flags(parser: Parser) -> None:
     flag = parser.flag
     variable = "a variable of the notebook, or " if parser.magic else ""
@@ -52,12 +44,12 @@ def _flags(parser: Parser) -> None:
          help=f"{', '.join(TASKS)}; default by the values of the column")  # fmt: skip
     flag("--metric", dest="goal_metric", metavar="METRIC", offers=tuple(METRICS), default="", field="metric",
          help="by which models are compared; default accuracy, r2 or rmse")  # fmt: skip
-    flag("--max-minutes", metavar="N", type=number, samples=("10", "60"),
+    flag("--max-minutes", metavar="N", type=flag_types.minutes, samples=("10", "90s"),
          help="time of the whole run; default 10, without --max-trials")  # fmt: skip
     flag("--max-trials", metavar="N", type=flag_types.count, samples=("50",),
          help="end after so many trials; without --max-minutes the result is the same each time")  # fmt: skip
     flag("--test-data", metavar="NAME|FILE", help="rows to score the model on; default a part of the data")
-    flag("--test-share", metavar="SHARE", type=float, samples=("0.2",), default=0.0,
+    flag("--test-share", metavar="SHARE", type=flag_types.share, samples=("0.2",), default=0.0,
          help="part of the rows that no trial sees; default 0.2")  # fmt: skip
     flag("--time-column", metavar="COLUMN", default="", help="of a forecast: the column with the time")
     flag("--series", metavar="COLUMN,...", type=words, default=[],
@@ -152,7 +144,7 @@ def _with_task(
         test = values[names["test"]] if "test" in names else None
         return with_task(search, values[names["data"]], test)
     if readable(files["data"]):
-        return with_task(search, files["data"].path)
+        return with_task(search, files["data"].path, readable_path(files.get("test")))
     if not search.task:
         raise CommandError(
             f"--data {names['data']}: its rows are not read here, so that the task is not known.",
@@ -164,7 +156,7 @@ def _with_task(
 def _fields(args: argparse.Namespace, defaults: Defaults, search: SearchOptions) -> dict[str, Any]:
     """Return the fields of the job that the line sets."""
     fields = job_fields(typed_values(args))
-    fields.setdefault("name", f"automl-{search.target}"[:64])
+    fields.setdefault("name", run_name(search))
     fields.setdefault("experiment", defaults.experiment or notebook_name() or "default")
     fields.setdefault("timeout", defaults.timeout)
     fields.setdefault("tracking_uri", defaults.tracking_uri)

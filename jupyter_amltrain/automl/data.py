@@ -28,3 +28,8 @@ def readable(data: JobInput) -> bool:
         return os.path.getsize(data.path) <= MAX_READ_BYTES
     files = [entry for entry in os.scandir(data.path) if entry.is_file()]
     return bool(files) and sum(entry.stat().st_size for entry in files) <= MAX_READ_BYTES
+
+
+def readable_path(data: JobInput | None) -> str | None:
+    """Return the path of a table that can be looked at; ``None`` for another one, or none."""
+    return data.path if data is not None and readable(data) else None

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jupyter_amltrain import api
-from jupyter_amltrain.automl.cell import DEFAULT_RESTARTS, is_table, job_of, with_task
-from jupyter_amltrain.automl.data import input_of_path, readable
+from jupyter_amltrain.automl.cell import DEFAULT_RESTARTS, is_table, job_of, run_name, with_task
+from jupyter_amltrain.automl.data import input_of_path, readable, readable_path
 from jupyter_amltrain.automl.options import SearchOptions, check_engine, checked
 from jupyter_amltrain.errors import AmlTrainError, CommandError
 from jupyter_amltrain.jobs.flags import job_fields, keyword_values
@@ -87,11 +87,11 @@ def automl(
     if values:
         search, notes = with_task(search, data, test_data)
     elif readable(files["data"]):
-        search, notes = with_task(search, files["data"].path)
+        search, notes = with_task(search, files["data"].path, readable_path(files.get("test")))
     else:
         search = checked(search)
     job = job_fields(keyword_values({**fields, "secrets": secrets}))
-    job.setdefault("name", f"automl-{search.target}"[:64])
+    job.setdefault("name", run_name(search))
     job.setdefault("experiment", notebook_name() or "default")
     spec = search_job(search, {**job, "notes": notes}, target=target, values=values, files=files)
     return api.submit_spec(spec, target=target, secrets=dict(secrets or {})).accepted()

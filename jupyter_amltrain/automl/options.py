@@ -9,12 +9,13 @@ import msgspec
 
 from jupyter_amltrain.automl.job.metrics import CLASSIFICATION, DEFAULTS, FORECASTING, METRICS, TASKS
 from jupyter_amltrain.errors import CommandError
+from jupyter_amltrain.kernel.models import checked_name
 from jupyter_amltrain.schema.sweep import Objective, OwnTrials
 from jupyter_amltrain.text import close_matches, did_you_mean
 
 #: Minutes of a search without a limit.
 DEFAULT_MINUTES = 10.0
-ENGINES = ("flaml", "autogluon")
+ENGINES = ("flaml",)
 #: Models that FLAML knows for tables.
 LEARNERS = (
     "lgbm", "xgboost", "xgb_limitdepth", "rf", "extra_tree", "catboost", "histgb", "kneighbor", "lrl1", "lrl2", "svc",
@@ -99,10 +100,12 @@ def checked(search: SearchOptions) -> SearchOptions:
     _one_of("--task", task, TASKS, "task")
     if search.horizon is not None and search.horizon < 1:
         raise CommandError("--horizon must be 1 or more.", hint="Example: --horizon 12", field="horizon")
-    if search.time and task != FORECASTING:
+    of_forecasts = {"--time-column": search.time, "--series": search.series, "--horizon": search.horizon}
+    if task != FORECASTING and (flag := next((flag for flag, value in of_forecasts.items() if value), "")):
         raise CommandError(
-            f"--time-column is for forecasts, and the task is {task}.", hint="Use: --task forecasting", field="time"
-        )
+            f"{flag} is for forecasts, and the task is {task}.", hint="Use: --task forecasting",
+            field=flag.lstrip("-").replace("-column", ""),
+        )  # fmt: skip
     if search.max_minutes is not None and not 0 < search.max_minutes <= 60 * 24 * 30:
         raise CommandError(
             f"--max-minutes {search.max_minutes:g}: more than 0 and at most 43200.", hint="Example: --max-minutes 10",
@@ -116,6 +119,11 @@ def checked(search: SearchOptions) -> SearchOptions:
         )
     for name in search.learners:
         _one_of("--learners", name, LEARNERS, "learners")
+    if search.register:
+        try:
+            checked_name(search.register)
+        except CommandError as error:
+            raise error.about("--register") from None
     if search.metric:
         names = metrics_of(task)
         _one_of(f"--metric of {task}", search.metric, names, "metric")
@@ -139,11 +147,10 @@ def _one_of(flag: str, value: str, names: Sequence[str], field: str) -> None:
 
 def check_engine(name: str) -> None:
     """Raise :class:`CommandError` for another engine than FLAML."""
-    _one_of("--engine", name, ENGINES, "engine")
-    if name != "flaml":
+    if name not in ENGINES:
         raise CommandError(
             f"--engine {name}: only FLAML is built in.",
-            hint="Leave it out, or call AutoGluon in a cell of your own with %%aml_submit",
+            hint="Leave it out, or call another one in a cell of your own with %%aml_submit",
             code="automl.engine",
             field="engine",
         )

@@ -38,8 +38,17 @@ def minutes(text: str) -> float:
     """Minutes of ``30``, ``30m``, ``1h``, ``1h30m``; 0 for ``off``."""
     if text == OFF:
         return 0
-    number = float(text) if re.fullmatch(r"\d+(?:\.\d+)?", text) else duration(text) / 60
+    if not _DURATION.fullmatch(text):
+        raise _wrong("minutes", text, "Write 30, 90s, 30m or 1h30m.")
+    number = duration(text) / 60 if text[-1] in _UNITS else float(text)
     return int(number) if number == int(number) else number
+
+
+def share(text: str) -> float:
+    """A part of the whole: ``0.2``, ``20%``."""
+    if not re.fullmatch(r"\d*\.?\d+%?", text):
+        raise _wrong("a share", text, "Example: 0.2")
+    return float(text[:-1]) / 100 if text.endswith("%") else float(text)
 
 
 def duration_text(seconds: float) -> str:

@@ -278,9 +278,9 @@ def other_versions(made: Mapping[str, str], there: Mapping[str, str]) -> str:
     return "; ".join(parts)
 
 
-def notes(nodes: Mapping[str, Any]) -> list[str]:
+def notes(nodes: Mapping[str, Any], label: str = "--in") -> list[str]:
     """Return one sentence for each value that travels with a job."""
     return [
-        f"--in {name}: {values.description(node)}" + (f", {bytes_text(size)}." if (size := bytes_of(node)) else ".")
+        f"{label} {name}: {values.description(node)}" + (f", {bytes_text(size)}." if (size := bytes_of(node)) else ".")
         for name, node in nodes.items()
     ]

@@ -23,6 +23,8 @@ PICTURE_TRIALS, MAX_AXES = 8, 7
 
 #: CSS pixels: heights of the charts, a line of text, and a row of the table; width of the left chart.
 _CHARTS, _LINE, _ROW, _LEFT = 216, 17, 18, 264
+#: Width of a character of a label; maximum characters of the labels of the first axis.
+_CHAR, _FIRST_CHARS = 4.3, 18
 #: Place of absent values below an axis, as share of the axis.
 _ABSENT = -0.1
 
@@ -121,7 +123,9 @@ def _draw_best(axes: Any, board: SweepBoard) -> None:
 def _draw_parallel(sheet: Sheet, top: float, board: SweepBoard, all_axes: Sequence[TrialAxis]) -> None:
     from matplotlib.collections import LineCollection
 
-    left = _LEFT + 40
+    # Beside the first axis is the other chart.
+    longest = max((min(len(label), _FIRST_CHARS) for label in all_axes[0].labels), default=0)
+    left = _LEFT + max(40, round(12 + _CHAR * longest))
     places = [places_of(board, axis) for axis in all_axes]
     count, size = len(all_axes), len(board.number)
     axes = sheet.axes(left, top + 38, WIDTH - left - 44, _CHARTS - 62)
@@ -155,8 +159,8 @@ def _draw_parallel(sheet: Sheet, top: float, board: SweepBoard, all_axes: Sequen
         marks += [(_ABSENT, "none")] if any(map(math.isnan, places[i])) else []
         for height, label in marks:
             axes.annotate(
-                clip(label, 10), (i, height), shift, textcoords="offset points", ha=side, va="center", size=6,
-                color=INK, bbox=rim, parse_math=False, annotation_clip=False,
+                clip(label, 10 if i else _FIRST_CHARS), (i, height), shift, textcoords="offset points", ha=side,
+                va="center", size=6, color=INK, bbox=rim, parse_math=False, annotation_clip=False,
             )  # fmt: skip
             axes.plot([i], [height], marker="_", markersize=4, color=SOFT, clip_on=False)
         weight = "bold" if is_last else "normal"

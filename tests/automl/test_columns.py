@@ -21,6 +21,7 @@ def frame() -> pd.DataFrame:
             "few": rng.choice(["a", "b", None], ROWS),
             "many": rng.choice([f"m{i}" for i in range(50)], ROWS),
             "day": pd.date_range("2024-01-01", periods=ROWS),
+            "month": pd.period_range("2020-01", periods=ROWS, freq="M"),
             "day_text": [f"2024-{1 + i % 12:02}-{1 + i % 28:02}" for i in range(ROWS)],
             "text": [f"the {' '.join(row)} thing number {i}" for i, row in enumerate(words)],
             "same": 1,
@@ -34,7 +35,7 @@ def frame() -> pd.DataFrame:
     ("column", "kind"),
     [
         ("number", NUMBER), ("written", NUMBER), ("truth", NUMBER), ("few", CATEGORY), ("many", CATEGORY),
-        ("day", DATE), ("day_text", DATE), ("text", TEXT), ("same", ""), ("nothing", ""), ("name", ""),
+        ("day", DATE), ("month", DATE), ("day_text", DATE), ("text", TEXT), ("same", ""), ("nothing", ""), ("name", ""),
     ],
 )  # fmt: skip
 def test_kind_of_column_follows_from_its_values(frame: pd.DataFrame, column: str, kind: str) -> None:

@@ -13,6 +13,7 @@ from jupyter_amltrain.errors import CommandError
 from tests.helpers import api_of
 
 FRAME = pd.DataFrame({"x": range(40), "y": ["a", "b"] * 20, "same": 1})
+DAILY = pd.DataFrame({"sold": range(60)}, index=pd.date_range("2024-01-01", periods=60, name="day"))
 
 
 @pytest.fixture(scope="module")
@@ -92,14 +93,40 @@ def test_file_is_an_input_of_the_job(api: Any, tmp_path: Path) -> None:
         (["--data", "df", "--target-column", "y", "--max-trials", "0"], "max-trials"),
         (["--data", "df", "--target-column", "y", "--max-minutes", "0"], "max-minutes"),
         (["--data", "df", "--target-column", "y", "--engine", "autogluon"], "autogluon"),
+        (["--data", "df", "--target-column", "y", "--engine", "other"], "FLAML"),
+        (["--data", "df", "--target-column", "y", "--max-minutes", "-5"], "max-minutes"),
+        (["--data", "df", "--target-column", "y", "--max-minutes", "long"], "minutes"),
+        (["--data", "df", "--target-column", "y", "--test-share", "much"], "test-share"),
+        (["--data", "df", "--target-column", "y", "--series", "x"], "series"),
+        (["--data", "df", "--target-column", "y", "--horizon", "3"], "horizon"),
+        (["--data", "df", "--target-column", "y", "--register", "a/b"], "register"),
+        (["--data", "df", "--target-column", "y", "--drop", "y"], "drop"),
+        (["--data", "df", "--target-column", "y", "--drop", "x,same"], "no column besides"),
+        (["--data", "df", "--target-column", "y", "--test-data", "small"], "test data has 3 rows"),
+        (["--data", "df", "--target-column", "x", "--task", "forecasting"], "--time-column"),
+        (["--data", "df", "--target-column", "x", "--time-column", "y"], "no dates"),
+        (["--data", "daily", "--target-column", "sold", "--time-column", "day", "--horizon", "50"], "--horizon"),
+        (["--data", "bunch", "--target-column", "y"], "no table"),
         (["--data", "df", "--target-column", "y", "--learners", "lgmb"], "lgbm"),
         (["--data", "df", "--target-column", "y", "--test-data", "absent.csv"], "test-data"),
     ],
 )
 def test_line_that_gives_no_model_is_one_line(api: Any, words: list[str], word: str) -> None:
     with pytest.raises(CommandError) as caught:
-        plan(*words, number=3, small=FRAME.head(3))
+        plan(*words, number=3, small=FRAME.head(3), daily=DAILY, bunch={"data": [1, 2], "y": [1], "names": [1, 2, 3]})
     assert word in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_time_of_the_index_is_a_column_of_a_forecast(api: Any) -> None:
+    for words in (["--task", "forecasting"], ["--time-column", "day"]):
+        assert "'task': 'forecasting'" in json.dumps(
+            plan("--data", "daily", "--target-column", "sold", *words, daily=DAILY)
+        )
+
+
+def test_target_with_any_name_gives_a_valid_name_of_the_run(api: Any) -> None:
+    found = plan("--data", "df", "--target-column", "gain (yes/no)", df=FRAME.rename(columns={"y": "gain (yes/no)"}))
+    assert found["spec"]["name"] == "automl-gain-yes-no"
 
 
 def test_rows_elsewhere_need_a_task(api: Any) -> None:

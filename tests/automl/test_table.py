@@ -55,6 +55,22 @@ def test_few_rows_are_refused() -> None:
         table.checked(pd.DataFrame({"x": [1, 2, 3], "y": ["a", "b", "a"]}), "y", "classification")
 
 
+def test_names_of_columns_are_texts() -> None:
+    several = pd.MultiIndex.from_tuples([("a", "x"), ("a", "y")])
+    assert list(table.read(pd.DataFrame([[1, 2]], columns=several))) == ["('a', 'x')", "('a', 'y')"]
+    assert list(table.read(np.ones((2, 2)))) == ["0", "1"]
+
+
+@pytest.mark.parametrize("name", ["day", None])
+def test_time_of_the_index_becomes_a_column_of_a_forecast_only(name: str | None) -> None:
+    frame = pd.DataFrame(
+        {"x": 1, "y": range(ROWS)}, index=pd.period_range("2024-01", periods=ROWS, freq="M", name=name)
+    )
+    rows, task = table.usable(frame, {"target": "y", "time": name or "index"})
+    assert task == "forecasting" and list(rows) == [name or "index", "x", "y"]
+    assert list(table.usable(frame, {"target": "y"})[0]) == ["x", "y"]
+
+
 def test_target_of_lists_is_one_line() -> None:
     with pytest.raises(UnusableData, match="list"):
         table.checked(pd.DataFrame({"x": range(ROWS), "y": [[1]] * ROWS}), "y", "classification")

@@ -61,6 +61,13 @@ def test_trials_of_another_search_are_removed(tmp_path: Path) -> None:
     assert journal_of(tmp_path, rows=11).continued == 0
 
 
+def test_trials_beyond_the_number_are_left_out(tmp_path: Path) -> None:
+    journal = journal_of(tmp_path, max_trials=1)
+    append(journal, line(0.5) + line(0.1))
+    journal.update()
+    assert [trial.loss for trial in journal.trials] == [0.5]
+
+
 def test_half_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
     journal, text = journal_of(tmp_path), line(0.5)
     append(journal, text[:20])

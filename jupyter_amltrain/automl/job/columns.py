@@ -21,6 +21,7 @@ _DATE_PARTS = ("year", "month", "day", "weekday", "hour", "days")
 
 def kind_of(column: Any) -> str:
     """Return the kind of a column by its values; empty for one that says nothing: constant, or all different names."""
+    import pandas
     from pandas.api import types
 
     known = column.dropna()
@@ -28,7 +29,7 @@ def kind_of(column: Any) -> str:
         return ""
     if types.is_bool_dtype(column) or types.is_numeric_dtype(column):
         return NUMBER
-    if types.is_datetime64_any_dtype(column):
+    if types.is_datetime64_any_dtype(column) or isinstance(column.dtype, pandas.PeriodDtype):
         return DATE
     texts = known.astype(str)
     sample = texts.sample(min(len(texts), _SAMPLE), random_state=0)
@@ -54,6 +55,11 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def with_text_names(table: Any) -> Any:
+    """Return a table whose columns have texts as names; those of several levels have one."""
+    return table.set_axis([str(name) for name in table.columns], axis=1)
 
 
 class TableColumns:
@@ -110,7 +116,7 @@ class TableColumns:
         import numpy
         import pandas
 
-        parts = {}
+        table, parts = with_text_names(table), {}
         for name, kind in self.kinds.items():
             column = table[name] if name in table.columns else pandas.Series(numpy.nan, index=table.index)
             if kind == NUMBER:
@@ -174,6 +180,8 @@ def dates_of(column: Any) -> Any:
 
     if pandas.api.types.is_datetime64_any_dtype(column):
         return column.dt.tz_localize(None) if getattr(column.dt, "tz", None) is not None else column
+    if isinstance(column.dtype, pandas.PeriodDtype):
+        return column.dt.to_timestamp()
     found = pandas.to_datetime(column, errors="coerce", format="mixed", utc=True)
     return found.dt.tz_localize(None)
 

@@ -15,6 +15,8 @@ from .trials import ModelTrial, TrialJournal
 
 #: Trials of a search without a limit of time that counts none: FLAML's own largest number.
 _MANY = 1_000_000
+#: For one trial FLAML searches nothing and logs none: the journal leaves the second one out.
+_FEWEST = 2
 #: Rows up to which trials are compared by cross-validation; FLAML's own rule also looks at the time.
 _SMALL = 10_000
 _FOLDS, _HELD_OUT = 5, 0.2
@@ -80,7 +82,7 @@ class FlamlSearch:
             return
         settings: dict[str, Any] = {
             "time_budget": -1 if seconds is None else max(1.0, seconds),
-            "max_iter": _MANY if left is None else left,
+            "max_iter": _MANY if left is None else max(_FEWEST, left),
             "early_stop": limits.patience,
             # By its own choice of the next model the measured times decide; in turn, a count gives equal results.
             "learner_selector": "roundrobin" if seconds is None else "sample",

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from .columns import TableColumns, dates_of
+from .columns import TableColumns, dates_of, with_text_names
 from .errors import UnusableData
 
 #: Steps that are predicted by default: this share of the series, at most so many.
@@ -85,6 +85,20 @@ def _ago(steps: int) -> str:
     return f"{steps} steps ago"
 
 
+def time_column_of(table: Any, named: str) -> str:
+    """Return the column with the time: the one that is named, or the only one with dates.
+
+    Raises
+    ------
+    UnusableData
+        None is named, and not one column has dates.
+    """
+    dates = [name for name in table.columns if str(table[name].dtype).startswith(("datetime", "period"))]
+    if not named and len(dates) != 1:
+        raise UnusableData("A forecast needs the column with the time. Name it: --time-column COLUMN")
+    return named or str(dates[0])
+
+
 def series_of(table: Any, target: Any, time: str, ids: Sequence[str], horizon: int | None) -> tuple[Series, Any]:
     """Return how a table is a series, and its sorted rows with their target.
 
@@ -141,7 +155,8 @@ class ForecastModel:
         import pandas
 
         series = self.series
-        rows = table.rename(columns=str).assign(**{series.time: dates_of(table[series.time])})
+        rows = with_text_names(table)
+        rows = rows.assign(**{series.time: dates_of(rows[series.time])})
         rows = rows.assign(__row__=numpy.arange(len(rows)), **{_TARGET: numpy.nan})
         whole = series.sorted(pandas.concat([self.history.assign(__row__=-1), rows], ignore_index=True))
         if (series.groups(rows).value_counts() > series.horizon).any():

@@ -111,13 +111,8 @@ class _Run:
     # ---- rows
 
     def _prepared(self, frame: Any) -> Prepared:
-        options = self._options
-        target, ids = str(options["target"]), [str(name) for name in options.get("series") or ()]
-        time_column = str(options.get("time") or "")
-        frame = frame.rename(columns=str)
-        table.check_columns(frame.columns, target, [*ids, *filter(None, [time_column]), *(options.get("drop") or ())])
-        frame = frame.drop(columns=list(options.get("drop") or ()))
-        task = options.get("task") or (FORECASTING if time_column else table.guess_task(frame[target]))
+        options, target = self._options, str(self._options["target"])
+        frame, task = table.usable(frame, options)
         if not options.get("task"):
             print(f"The task is {task}, by the values of {target}. Choose another one with --task.", flush=True)
         metric = options.get("metric") or DEFAULTS[task]
@@ -133,10 +128,10 @@ class _Run:
 
         share = float(self._options.get("test_share") or table.TEST_SHARE)
         if self._test is not None:
-            given = table.read(self._test, self._options.get("read")).rename(columns=str)
+            given = table.read(self._test, self._options.get("read"))
             target = str(self._options["target"])
-            table.check_columns(given.columns, target)
-            split = table.Split(rows, values, *table.checked(given, target, task))
+            table.check_columns(given.columns, target, of="test data")
+            split = table.Split(rows, values, *table.checked(given, target, task, "test data"))
         else:
             split = table.split(rows, values, task, share, self._seed)
         classes, numbers = None, split.train_target.to_numpy()
@@ -151,12 +146,7 @@ class _Run:
         options = self._options
         if self._test is not None:
             raise UnusableData("A forecast has no --test-data: the last steps of each series are held out.")
-        time_column = str(options.get("time") or "")
-        if not time_column:
-            dates = [name for name in rows.columns if "datetime" in str(rows[name].dtype)]
-            if len(dates) != 1:
-                raise UnusableData("A forecast needs the column with the time. Name it: --time-column COLUMN")
-            time_column = str(dates[0])
+        time_column = forecast.time_column_of(rows, str(options.get("time") or ""))
         ids = [str(name) for name in options.get("series") or ()]
         series, ordered = forecast.series_of(rows, values, time_column, ids, options.get("horizon"))
         features, target = forecast.rows_of(series, ordered[~series.ends(ordered)])

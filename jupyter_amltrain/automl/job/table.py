@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from .columns import with_text_names
 from .errors import UnusableData
 from .metrics import CLASSIFICATION, FORECASTING, REGRESSION
 
@@ -37,15 +38,55 @@ def read(data: Any, options: dict[str, Any] | None = None) -> Any:
     """
     import pandas
 
+    kind = type(data).__name__
     if isinstance(data, pandas.DataFrame):
-        return data.copy(deep=False)
-    if isinstance(data, (str, os.PathLike)):
-        return _read_files(os.fspath(data), options or {})
-    if hasattr(data, "to_pandas"):  # polars, Arrow
-        return data.to_pandas()
-    if isinstance(data, dict) or getattr(data, "ndim", 0) == 2:
-        return pandas.DataFrame(data)
-    raise UnusableData(f"The data is {type(data).__name__}, which is no table. Use a frame of pandas or a file.")
+        frame = data
+    elif isinstance(data, (str, os.PathLike)):
+        frame = _read_files(os.fspath(data), options or {})
+    elif hasattr(data, "to_pandas"):  # polars, Arrow
+        frame = data.to_pandas()
+    elif isinstance(data, dict) or getattr(data, "ndim", 0) == 2:
+        try:
+            frame = pandas.DataFrame(data)
+        except (ValueError, TypeError) as error:
+            hint = " Use its frame." if kind == "Bunch" else " Use a frame of pandas."
+            raise UnusableData(f"The data is a {kind} that is no table: {error}.{hint}") from None
+    else:
+        raise UnusableData(f"The data is a {kind}, which is no table. Use a frame of pandas or a file.")
+    return with_text_names(frame)
+
+
+def usable(frame: Any, options: dict[str, Any]) -> tuple[Any, str]:
+    """Return a table without the columns that are left out, and the task.
+
+    Parameters
+    ----------
+    options
+        Of the search: ``target``, ``task``, ``time``, ``series``, ``drop``.
+
+    Raises
+    ------
+    UnusableData
+        It does not have the columns.
+    """
+    target, task, time = str(options["target"]), options.get("task") or "", str(options.get("time") or "")
+    if time or task == FORECASTING:
+        frame = _with_time(frame, time)
+    drop = list(options.get("drop") or ())
+    check_columns(frame.columns, target, [*(options.get("series") or ()), *filter(None, [time])], drop)
+    frame = frame.drop(columns=drop)
+    return frame, task or (FORECASTING if time else guess_task(frame[target]))
+
+
+def _with_time(frame: Any, time: str) -> Any:
+    """Return a table with the times of its index as a column, if it has none for them."""
+    import pandas
+
+    name = str(frame.index.name or "index")
+    is_time = isinstance(frame.index, (pandas.DatetimeIndex, pandas.PeriodIndex))
+    if not is_time or name in frame.columns or time not in ("", name):
+        return frame
+    return frame.reset_index(names=name)
 
 
 def _read_files(path: str, options: dict[str, Any]) -> Any:
@@ -91,20 +132,34 @@ def _read_file(path: str, options: dict[str, Any]) -> Any:
     return pandas.read_csv(path, sep=delimiter, header=header, encoding=encoding, compression="infer")
 
 
-def check_columns(columns: Sequence[Any], target: str, others: Sequence[str] = ()) -> None:
-    """Raise for a column that the table does not have; the message names the nearest."""
+def check_columns(
+    columns: Sequence[Any], target: str, others: Sequence[str] = (), drop: Sequence[str] = (), of: str = "data"
+) -> None:
+    """Raise for a column that the table does not have; the message names the nearest.
+
+    Parameters
+    ----------
+    others, drop
+        Columns that the search needs besides the target, and those that are left out.
+    of
+        What the table is called.
+    """
     names = [str(name) for name in columns]
-    for name in (target, *others):
+    if not names:
+        raise UnusableData(f"The {of} has no columns.")
+    for name in (target, *others, *drop):
         if name in names:
             continue
         near = difflib.get_close_matches(name, names, 1)
         listed = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
         hint = f"Did you mean {near[0]}?" if near else f"Columns: {listed}."
-        raise UnusableData(f"The data has no column {name}. {hint}")
+        raise UnusableData(f"The {of} has no column {name}. {hint}")
+    if needed := next((name for name in (target, *others) if name in drop), ""):
+        raise UnusableData(f"Column {needed} is needed, and cannot be left out. Remove it from --drop.")
     if twice := next((name for name in names if names.count(name) > 1), ""):
-        raise UnusableData(f"The data has two columns {twice}. Rename one.")
-    if len(names) < 2:
-        raise UnusableData(f"The data has no column besides {target}, so that nothing can predict it.")
+        raise UnusableData(f"The {of} has two columns {twice}. Rename one.")
+    if len(names) - len(set(drop)) < 2:
+        raise UnusableData(f"The {of} has no column besides {target}, so that nothing can predict it.")
 
 
 def guess_task(target: Any) -> str:
@@ -121,8 +176,13 @@ def guess_task(target: Any) -> str:
     return REGRESSION
 
 
-def checked(table: Any, target: str, task: str) -> tuple[Any, Any]:
+def checked(table: Any, target: str, task: str, of: str = "data") -> tuple[Any, Any]:
     """Return the rows with a target, and their targets: numbers, or classes as they are.
+
+    Parameters
+    ----------
+    of
+        What the table is called.
 
     Raises
     ------
@@ -131,8 +191,10 @@ def checked(table: Any, target: str, task: str) -> tuple[Any, Any]:
     """
     import pandas
 
-    table = table.rename(columns=str).reset_index(drop=True)
+    table = table.reset_index(drop=True)
     values = table[target]
+    if pandas.api.types.is_complex_dtype(values):
+        raise _no_values(target, "complex")
     is_known = values.notna()
     if task != CLASSIFICATION:
         numbers = pandas.to_numeric(values, errors="coerce").astype("float64")
@@ -146,16 +208,17 @@ def checked(table: Any, target: str, task: str) -> tuple[Any, Any]:
         is_known = values.notna()
     rows = int(is_known.sum())
     if rows < MIN_ROWS:
-        of = "" if rows == len(table) else f" with a value of {target}"
-        raise UnusableData(f"The data has {rows} row{'s' * (rows != 1)}{of}; at least {MIN_ROWS} are needed.")
+        which = "" if rows == len(table) else f" with a value of {target}"
+        raise UnusableData(f"The {of} has {rows} row{'s' * (rows != 1)}{which}; at least {MIN_ROWS} are needed.")
     values = values[is_known]
     try:
         distinct = values.nunique()
     except TypeError:  # lists, mappings
-        kind = type(values.iloc[0]).__name__
-        raise UnusableData(f"Column {target} has values of type {kind}; a model predicts numbers or words.") from None
+        raise _no_values(target, type(values.iloc[0]).__name__) from None
     if distinct < 2:
-        raise UnusableData(f"Column {target} is {values.iloc[0]} in every row: there is nothing to predict.")
+        raise UnusableData(
+            f"Column {target} of the {of} is the same in every row ({values.iloc[0]}): there is nothing to predict."
+        )
     if task == CLASSIFICATION:
         if distinct > min(MAX_CLASSES, rows // 2):
             hint = "Use --task regression." if pandas.api.types.is_numeric_dtype(values) else "Name another column."
@@ -165,6 +228,10 @@ def checked(table: Any, target: str, task: str) -> tuple[Any, Any]:
         if not pandas.api.types.is_numeric_dtype(values):
             values = values.astype(object).map(str)
     return table[is_known].drop(columns=[target]), values
+
+
+def _no_values(target: str, kind: str) -> UnusableData:
+    return UnusableData(f"Column {target} has values of type {kind}; a model predicts numbers or words.")
 
 
 def split(table: Any, target: Any, task: str, share: float, seed: int) -> Split:

@@ -54,7 +54,7 @@ class TrialJournal:
     folder
         The checkpoint folder; trials of other options there are removed.
     options
-        What the search depends on.
+        What the search depends on; of more trials than ``max_trials`` the later ones are left out.
     began
         When the process of this attempt started, in Unix seconds.
 
@@ -66,6 +66,7 @@ class TrialJournal:
 
     def __init__(self, folder: str, metric: str, options: dict[str, Any], began: float) -> None:
         self._folder, self._metric, self._process_began = folder, metric, began
+        self._limit = options.get("max_trials")
         os.makedirs(folder, exist_ok=True)
         text = json.dumps(options, sort_keys=True, default=str)
         if _read(os.path.join(folder, _OPTIONS)) != text:
@@ -112,7 +113,8 @@ class TrialJournal:
                 file.truncate(end)
         for line in data[:end].splitlines():
             found = _json(line.decode(errors="replace"))
-            if "learner" in found and "config" in found:
+            is_wanted = self._limit is None or len(self.trials) < self._limit
+            if is_wanted and "learner" in found and "config" in found:
                 self.trials.append(ModelTrial(len(self.trials), self._metric, found, began))
         return offset + end
 

@@ -9,9 +9,11 @@ import type { Hovered } from './trialCharts';
 const HEIGHT = 236;
 const TOP = 30;
 const BOTTOM = 28;
-const LEFT = 46;
+const MIN_LEFT = 46;
 const RIGHT = 52;
 const MIN_DISTANCE = 66;
+/** Width of a character of a label. */
+const CHAR = 5.9;
 const HIT_WIDTH = 34;
 /** Place of values that a trial does not have, below the axis. */
 const ABSENT = 16;
@@ -19,7 +21,7 @@ const ABSENT = 16;
 const REACH = 7;
 /** Part of an axis by which an arrow key moves an end of its selection. */
 const KEY_STEP = 1 / 40;
-const MAX_LABEL_CHARS = 11;
+const [MIN_LABEL_CHARS, MAX_LABEL_CHARS] = [11, 18];
 
 const BASE = HEIGHT - BOTTOM;
 
@@ -141,11 +143,14 @@ export class ParallelChart {
       return;
     }
     const gaps = this._axes.length - 1;
-    const width = Math.max(this._available, LEFT + RIGHT + gaps * MIN_DISTANCE);
+    // Beside the first axis is the edge.
+    const longest = Math.max(0, ...this._axes[0].labels.map(label => Math.min(label.length, MAX_LABEL_CHARS)));
+    const left = (this._left = Math.max(MIN_LEFT, Math.ceil(12 + CHAR * longest)));
+    const width = Math.max(this._available, left + RIGHT + gaps * MIN_DISTANCE);
     this._plot.style.width = `${width}px`;
     this._svg.setAttribute('width', String(width));
-    const distance = gaps ? (width - LEFT - RIGHT) / gaps : 0;
-    this._x = this._axes.map((_, i) => (gaps ? LEFT + i * distance : width / 2));
+    const distance = gaps ? (width - left - RIGHT) / gaps : 0;
+    this._x = this._axes.map((_, i) => (gaps ? left + i * distance : width / 2));
     this._points = [];
     for (const trial of this._trials) {
       this._points[trial.at] = this._axes.map(axis => this._y(axis, unitOf(axis, valueOf(trial, axis))));
@@ -190,14 +195,15 @@ export class ParallelChart {
 
   private _drawAxes(distance: number): void {
     this._axesNode.replaceChildren();
+    const between = Math.max(MIN_LABEL_CHARS, Math.min(MAX_LABEL_CHARS, Math.floor((distance - 12) / CHAR)));
     this._axes.forEach((axis, i) => {
       const group = svg('g', { transform: `translate(${this._x[i].toFixed(1)},0)`, 'data-axis': axis.name }, this._axesNode);
       svg('line', { y1: TOP, y2: BASE }, group);
       const isLast = i === this._axes.length - 1;
       const isFirst = i === 0 && this._axes.length > 1;
       const anchor = isFirst ? 'start' : isLast ? 'end' : 'middle';
-      const shift = isFirst ? -LEFT + 4 : isLast ? RIGHT - 4 : 0;
-      const chars = Math.floor(isLast || isFirst ? (distance / 2 + RIGHT - 14) / 7.2 : (distance - 8) / 6.8);
+      const shift = isFirst ? -this._left + 4 : isLast ? RIGHT - 4 : 0;
+      const chars = Math.floor(isLast || isFirst ? (distance / 2 + (isFirst ? this._left : RIGHT) - 14) / 7.2 : (distance - 8) / 6.8);
       const title = svg('text', { class: isLast ? 'jp-AmlSweep-axisTitle jp-mod-metric' : 'jp-AmlSweep-axisTitle', x: shift, y: 12, 'text-anchor': anchor }, group);
       title.textContent = clipped(axis.title, chars);
       // Beside the last axis there are no lines.
@@ -206,7 +212,7 @@ export class ParallelChart {
       for (const [i, unit] of isEmpty ? [] : axis.ticks.entries()) {
         const y = this._y(axis, unit);
         svg('line', { x1: -3, x2: 3, y1: y, y2: y }, group);
-        svg('text', { ...side, y: y + 3.5 }, group).textContent = clipped(axis.labels[i], MAX_LABEL_CHARS);
+        svg('text', { ...side, y: y + 3.5 }, group).textContent = clipped(axis.labels[i], isFirst ? MAX_LABEL_CHARS : isLast ? MIN_LABEL_CHARS : between);
       }
       const isMissing = this._trials.some(trial => unitOf(axis, valueOf(trial, axis)) === null);
       if (isMissing) {
@@ -430,6 +436,8 @@ export class ParallelChart {
   private _levels: readonly number[] = [];
   private _selected: readonly boolean[] | null = null;
   private _available = 0;
+  /** Space for the labels of the first axis. */
+  private _left = MIN_LEFT;
   private _x: number[] = [];
   /** Heights of each trial's line at the axes, by position. */
   private _points: number[][] = [];
