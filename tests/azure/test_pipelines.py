@@ -51,6 +51,9 @@ def test_cells_are_one_pipeline_job_of_the_service(api: Any) -> None:
 def test_file_is_sent_as_it_is(api: Any, tmp_path: Path) -> None:
     folder = yaml_files.write(tmp_path, "pipeline")
     words = ["submit", f"{folder}/pipeline.yml", "--target", "cpu", "--param", "word=there"]
+    before = len(api.runs())
+    assert "reads" in run("pipeline", [*words, "--dry-run"], Context("%aml_pipeline")).text
+    assert len(api.runs()) == before
     found = run("pipeline", words, Context("%aml_pipeline")).value.wait(DEADLINE)
     assert found.handle.startswith("cpu/") and found.logs(step="reads") == "there\n"
     with pytest.raises(CommandError, match="--only"):

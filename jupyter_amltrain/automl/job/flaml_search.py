@@ -99,8 +99,25 @@ class FlamlSearch:
             settings.update(eval_method="holdout", split_type="time", split_ratio=_HELD_OUT)
         elif folds := self._folds(len(rows)):
             settings.update(eval_method="cv", n_splits=folds)
+        settings["auto_augment"] = self._has_rare_classes(target)
         self._journal.begin()
         engine().fit(rows, target, **self._common(), **settings)
+
+    def _has_rare_classes(self, target: Any) -> bool:
+        """Return whether FLAML must repeat rows, so that each fold has each class: some are then learned and predicted.
+
+        It does so by default for classes of less than twenty rows, whose values in the search are then too good.
+        """
+        import numpy
+
+        rarest = int(numpy.bincount(target).min()) if self.task == CLASSIFICATION else _FOLDS
+        if rarest < _FOLDS:
+            print(
+                f"A class has {rarest} row{'s' * (rarest != 1)}: the search repeats them, and its values are too good."
+                " Trust those of the held-out rows.",
+                flush=True,
+            )
+        return rarest < _FOLDS
 
     def _folds(self, rows: int) -> int:
         """Return the folds of each trial; 0 where a part of the rows is held out."""

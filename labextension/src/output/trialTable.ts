@@ -265,8 +265,8 @@ export class TrialTable {
       // A running trial has a button to cancel it.
       const least = key === 'state' ? STATE_COLUMN : 0;
       const longest = data.trials.reduce((length, trial) => Math.max(length, text(trial).length), least);
-      // A heading needs room for its arrow, the best value for its badge.
-      const content = (isNumber ? longest : LETTER * longest) + (key === 'value' ? 5 : key === 'state' ? 2 : 0);
+      // A heading needs room for its arrow, the best value, which is bold, for its badge.
+      const content = (isNumber ? longest : LETTER * longest) + (key === 'value' ? 7 : key === 'state' ? 2 : 0);
       const needed = Math.max(LETTER * title.length + 2, content, MIN_COLUMN);
       const width = key === 'reason' ? REASON_COLUMN : Math.ceil(Math.min(MAX_COLUMN, needed));
       if (width > (this._widths[i] ?? 0)) {
