@@ -5,6 +5,7 @@ Models of runs on targets of a workspace are registered there, all others in the
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,6 +20,8 @@ from jupyter_amltrain.kernel.workspaces import Workspaces
 from jupyter_amltrain.loop import LoopThread
 from jupyter_amltrain.schema.run import Run
 
+#: Seconds that a list of models waits for runs that have just ended.
+SETTLE_TIMEOUT_S = 10.0
 #: Types of models.
 TYPES = ("custom_model", "mlflow_model")
 #: Name of the project's registry, used in registry_name of a workspace.
@@ -149,6 +152,9 @@ class ModelRegistry:
         """
         registry_name = self._registry(workspace)
         if registry_name is None:
+            # A run that has just ended may have registered one.
+            settling = self._loop.start(self._imports.settle(), "import before a list of models")
+            await asyncio.wait({settling}, timeout=SETTLE_TIMEOUT_S)
             reply = await self._imports.worker.request("model_list", {"project": project}, timeout=WORKER_TIMEOUT_S)
         else:
             reply = await self._workspaces.models("list", {"workspace": registry_name}, None)

@@ -65,6 +65,7 @@ def test_search_logs_model_pictures_and_trials(api: Any, flaml: dict[str, str]) 
     frame = table().drop(columns="number")
     run = api.automl(frame, "class", max_trials=6, explain=True, register="moods", env=flaml, max_restarts=1)
     run.wait(TIMEOUT_S)
+    assert [row.name for row in api.models()] == ["moods"]  # at once
     best = run.result("best")
     assert best["trials"] == 6 and best["scores"]["accuracy"] > 0.8
     record = run.record()

@@ -159,8 +159,9 @@ class _Run:
     def _print_rows(self, columns: TableColumns, train: int, test: int, classes: Any) -> None:
         if not columns.kinds:
             raise UnusableData("No column says anything: each is constant, or different in every row.")
-        text = f"Searches with {train} rows, holds out {test}; {len(columns.kinds)} columns"
-        text += f" as {len(columns.names)} numbers"
+        kinds, names = len(columns.kinds), len(columns.names)
+        text = f"Searches with {train} rows, holds out {test};"
+        text += f" {kinds} column{'s' * (kinds != 1)} as {names} number{'s' * (names != 1)}"
         text += f", {classes} classes" if classes else ""
         print(text + ".", flush=True)
         if columns.ignored:
@@ -362,6 +363,7 @@ def _log_model(model: Any, example: Any, name: str) -> None:
     import mlflow
     import mlflow.sklearn
 
+    logging.getLogger("mlflow.store.model_registry").setLevel(logging.ERROR)  # it waits for nothing, and says how long
     package = sys.modules[__package__ or __name__]
     cloudpickle.register_pickle_by_value(package)
     head = example.head(_EXAMPLE_ROWS)

@@ -151,7 +151,8 @@ def check_columns(
         if name in names:
             continue
         near = difflib.get_close_matches(name, names, 1)
-        listed = ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+        listed = ", ".join(" ".join(one.split()) for one in names[:12])
+        listed += f" and {len(names) - 12} more" if len(names) > 12 else ""
         hint = f"Did you mean {near[0]}?" if near else f"Columns: {listed}."
         raise UnusableData(f"The {of} has no column {name}. {hint}")
     if needed := next((name for name in (target, *others) if name in drop), ""):
