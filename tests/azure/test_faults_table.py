@@ -192,7 +192,7 @@ def test_submit_as_reader_names_role(desk: NotebookSession) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("stage", ["list", "connect", "put"])
 def test_slow_answer_is_timeout_or_confirmed(desk: NotebookSession, stage: str) -> None:
-    """Of a submit it is asked whether it came through: here it did.
+    """After a submit we look whether it came through: here it did.
 
     The others are slow until the end of the test: the target's own poller asks for the list, too.
     """

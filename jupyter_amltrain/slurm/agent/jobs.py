@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import threading
 from typing import Dict, NamedTuple, Optional, Tuple
 
@@ -112,6 +111,8 @@ class JobList:
 
 def user_name() -> str:
     """Return the name of this process's user."""
+    import pwd  # a kernel on Windows imports this file, too
+
     return pwd.getpwuid(os.getuid()).pw_name
 
 
