@@ -287,6 +287,7 @@ def test_exit_codes_of_the_job_are_its_own(api: Any, home: Path, engine: DockerE
 # ---- flags
 
 
+@pytest.mark.thorough
 def test_interpreter_of_image_is_found_there_or_named(api: Any, home: Path, engine: DockerEngine) -> None:
     run = api.submit("print('ran')", environment=IMAGE, gpus=0).wait(WAIT_S)
     first = api.plan_spec(run.run.spec)

@@ -106,6 +106,7 @@ def test_killed_supervisor_without_restarts_left_is_lost(agent: Agent) -> None:
     assert not agent.left()
 
 
+@pytest.mark.thorough
 def test_terminated_supervisor_goes_back_to_queue(agent: Agent) -> None:
     """SIGTERM to all processes, as when a machine shuts down."""
     run = agent.gated(COUNT, restarts={"max": 1}, secrets={"TOKEN": "hidden"})
@@ -171,6 +172,7 @@ def test_simulated_preemption_spares_last_attempt(agent: Agent) -> None:
     assert agent.log(run).count("saves") >= 1
 
 
+@pytest.mark.thorough
 def test_time_limit_counts_all_attempts(agent: Agent) -> None:
     code = "import sys, time; time.sleep(0.6); sys.exit(1)"
     state = agent.wait(agent.submit(code, restarts={"max": 50}, timeout=1.5))
@@ -183,6 +185,7 @@ def test_end_that_would_repeat_starts_nothing_again(agent: Agent, argv: list[str
     assert state["state"] == "failed" and state.get("attempt", 1) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("restarts", [{"max": -1}, {"max": "2"}, {"max": 1000}, {"max": 1, "preempt_after": "soon"}])
 def test_invalid_restarts_are_refused(agent: Agent, restarts: dict[str, Any]) -> None:
     answer = agent("submit", run="bad", argv=["true"], restarts=restarts)

@@ -99,6 +99,7 @@ def test_guardian_and_supervisor_killed_mark_run_lost(agent: Agent, dispatcher_t
     assert agent.wait(agent.submit("pass"))["state"] == "completed"
 
 
+@pytest.mark.thorough
 def test_helpers_killed_are_restarted(agent: Agent) -> None:
     run = agent.submit(LONG, tracking={"run_id": "ab" * 16, "mode": "sink"})
     state = agent.running(run, "up")

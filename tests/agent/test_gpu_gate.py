@@ -132,6 +132,7 @@ def test_gpu_guard_stops_cpu_run_on_foreign_busy_gpu(machine: Machine, curves: s
     assert most in state["detail"] and " 0 %" not in state["detail"]  # the charts show it, too
 
 
+@pytest.mark.thorough
 def test_gpu_guard_kills_job_ignoring_sigterm(machine: Machine) -> None:
     run = machine.submit("import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)", require_gpu="stop", grace=0.2)
     state = machine.agent.wait(run)

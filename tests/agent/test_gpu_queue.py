@@ -159,6 +159,7 @@ def test_submit_with_hidden_gpus_ignores_broken_driver(agent: Agent, driver: Swi
     assert agent.wait(run)["state"] == "completed"
 
 
+@pytest.mark.thorough
 def test_cpu_run_with_broken_driver_has_note(agent: Agent, driver: SwitchableDriver) -> None:
     driver.answer("nvmlInit", 18)
     state = agent.wait(agent.submit(SHOW, gpus=0))
@@ -186,6 +187,7 @@ def test_library_without_device_is_cpu_machine(agent: Agent, driver: SwitchableD
     assert refused(agent, gpus=1)["type"] == "CapacityError"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("node", ["dev/nvidia0", "dev/nvidiactl", "dev/dxg"])
 def test_library_with_device_file_is_broken_driver(
     agent: Agent, driver: SwitchableDriver, tmp_path: Path, node: str
@@ -319,6 +321,7 @@ def test_submit_with_sharing_starts_on_busy_gpu(agent: Agent, busy: int, how: di
     assert state["devices"] == [UUID(0)] and "shared" in state["notes"][0].lower() and str(busy) in state["notes"][0]
 
 
+@pytest.mark.thorough
 def test_share_variable_of_dispatcher_is_ignored(agent: Agent, busy: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AMLTRAIN_SHARE_GPUS", "1")
     agent.dispatcher()
@@ -328,6 +331,7 @@ def test_share_variable_of_dispatcher_is_ignored(agent: Agent, busy: int, monkey
     agent.good("cancel", run=run)
 
 
+@pytest.mark.thorough
 def test_share_setting_starts_waiting_jobs(agent: Agent, busy: int) -> None:
     run = agent.submit(SHOW, gpus=1)
     detail(agent, run, str(busy))
@@ -484,6 +488,7 @@ def test_monitor_shows_lost_gpu_until_back(agent: Agent, driver: SwitchableDrive
     agent.good("monitor", id="m", stop=True)
 
 
+@pytest.mark.thorough
 def test_monitor_of_lost_gpu_is_accepted(agent: Agent, driver: SwitchableDriver) -> None:
     agent.good("info")
     driver.lose(1)

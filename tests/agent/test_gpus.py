@@ -113,6 +113,7 @@ def test_info_with_failing_driver_has_note(
     assert gpus.wait(gpus.submit(SHOW))["devices"] == UUIDS[: min(count, 1)]
 
 
+@pytest.mark.thorough
 def test_gpu_slots_outlive_dispatcher(gpus: Agent) -> None:
     first = gpus.submit(HOLD, gpus=1)
     gpus.running(first, "has")

@@ -100,6 +100,7 @@ while True:
 """
 
 
+@pytest.mark.thorough
 def test_processes_of_a_service_end_together_and_complete(tmp_path: Path, zipapp: Path) -> None:
     limits = {"seconds": 600.0, "steps": 40, "start_s": 600.0}
     job = Job(tmp_path, zipapp, RANKS, slice=limits, tracking={"run_id": "", "mode": "direct"})

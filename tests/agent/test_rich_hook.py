@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from jupyter_amltrain.agent.supervise import job_hooks
 
 BAR = """
@@ -41,6 +43,7 @@ def test_bar_in_log_is_drawn_while_it_moves(tmp_path: Path) -> None:
     assert " 40%" in text and "100%" in text and "\x1b[2K" in text
 
 
+@pytest.mark.thorough
 def test_bar_in_log_is_drawn_twice_a_second_at_most(tmp_path: Path) -> None:
     code = "import time\n" + BAR.replace("refresh=True)", "refresh=True)\n    time.sleep(2)")
     assert written(tmp_path, code).count(" 40%") <= 6

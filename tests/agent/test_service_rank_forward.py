@@ -88,6 +88,7 @@ def test_forwarder_ignores_other_ranks(tmp_path, zipapp, service):
     assert job.lines("metrics/rank-1.jsonl")[-1]["b"]["metrics"][-1]["value"] == 2.0
 
 
+@pytest.mark.thorough
 def test_forwarder_sends_telemetry(tmp_path, zipapp, service):
     job = Job(tmp_path, zipapp, LOGS + "wait('go')")
     gpus(job, "* 0 70 1000 200")

@@ -278,6 +278,7 @@ def _boosters() -> Iterator[Any]:
         yield xgboost.XGBClassifier(n_estimators=3, n_jobs=1).fit(features, labels.astype(int)), features
 
 
+@pytest.mark.thorough
 def test_boosters_come_back_without_pickle(tmp_path: Path) -> None:
     for model, features in _boosters():
         node = values.write(model, str(tmp_path))

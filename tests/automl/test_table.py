@@ -82,6 +82,7 @@ def test_rows_without_a_target_are_left_out() -> None:
     assert len(rows) == len(values) == 2 * ROWS // 3 and "y" not in rows
 
 
+@pytest.mark.thorough
 def test_split_holds_out_each_class_and_is_the_same_for_a_seed() -> None:
     rows = pd.DataFrame({"x": range(ROWS)})
     target = pd.Series(["common"] * (ROWS - 7) + ["rare"] * 6 + ["once"])

@@ -144,6 +144,7 @@ def test_connect_twice_adds_targets_once(api, place, elsewhere):
     assert [one["name"] for one in commands.listing()] == ["ml-dev"]
 
 
+@pytest.mark.thorough
 def test_reconnect_renames_taken_and_removes_deleted(api, place, elsewhere):
     api.connect(place)
     api.controller().targets.add(FakeTarget(name="lab"))
@@ -254,6 +255,7 @@ def test_connect_as_reader_names_missing_rights(api, az, place):
     assert all(part in made.message() for part in ("submit jobs", "create compute", "delete compute"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("fault", "sentence"),
     [

@@ -139,6 +139,7 @@ def test_default_environment_is_independent_of_listing(api: Any, azure: Azure, l
         azure.control("/switch", curated_listed="no")
 
 
+@pytest.mark.thorough
 def test_unknown_registry_environment_error_names_it(api: Any) -> None:
     name = "azureml://registries/azureml/environments/nosuch/labels/latest"
     with pytest.raises(EnvironmentFailed) as caught:

@@ -42,6 +42,7 @@ async def _deleted(backend: Any, name: str) -> None:
     await backend(name).compute.request("computes.delete", lambda text: None, DEADLINE, name=name)
 
 
+@pytest.mark.thorough
 def test_instance_is_edited_and_shown(api: Any) -> None:
     carry_out(f"create desk --kind instance --size {SIZE} --idle-shutdown 2h")
 

@@ -118,6 +118,7 @@ def test_policy_of_service_stops_trial_and_curves_are_read(api: Any) -> None:
     assert run.record().sweep.policy == "bandit(slack_factor=0.1)"
 
 
+@pytest.mark.thorough
 def test_script_gets_searched_values_as_arguments(api: Any, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import sys\nprint(sys.argv[1:])\n")
     params = {"n": "quniform(8, 64, 8)", "rate": "loguniform(1e-4, 1e-1)", "flag": "choice(true)", "scale": 3}

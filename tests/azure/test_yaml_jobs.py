@@ -93,6 +93,7 @@ def test_yaml_target_precedence(api: Any, folder: Path) -> None:
         plan(f"{folder}/nowhere.yml")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("file", ["sweep", "command"])
 def test_yaml_job_on_deleted_compute_is_refused(api: Any, azure: Azure, folder: Path, file: str) -> None:
     carry_out("create short --kind amlcompute --size Standard_DS2_v2")
@@ -156,6 +157,7 @@ def test_input_of_line_replaces_that_of_file_on_azure(api: Any, folder: Path) ->
     assert log(run) == "args True\nc\n3\n"
 
 
+@pytest.mark.thorough
 def test_job_file_that_cannot_log_model_has_note(api: Any, folder: Path) -> None:
     """The service's MLflow has no logged models; autologging stops there, without its metrics and without an error."""
     refused_model = "API request to endpoint /api/2.0/mlflow/logged-models failed with error code 404 != 200."

@@ -82,6 +82,7 @@ def test_demo_minutes_index_samples() -> None:
         assert (min(util), max(util)) == tuple(x[head["columns"].index("gpu0.util")] for x in (least, most))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("idle", "verdict"), [(False, "used"), (True, "not used")])
 def test_demo_gpu_usage_verdict_follows_idle(loop: LoopThread, tmp_path: Path, idle: bool, verdict: str) -> None:
     target = FakeTarget(name="fake", queued=0.0, running=2.2, gpus=1, idle=idle)

@@ -162,6 +162,7 @@ def test_hung_rank_is_named_with_its_line_and_run_goes_on(api: Any) -> None:
     assert not job_pids(run)
 
 
+@pytest.mark.thorough
 def test_time_limit_ends_all_ranks(api: Any) -> None:
     run = api.submit(SLEEP, distribution="tensorflow", processes=2, timeout=2, name="late")
     with pytest.raises(RunFailed):

@@ -97,6 +97,7 @@ def test_gpu_stream_of_ended_run_sends_past_and_ends(house: EventHarness) -> Non
     assert ticks(house)[1]["t"].size > 5
 
 
+@pytest.mark.thorough
 def test_target_gpu_stream_is_shared_and_released(house: EventHarness) -> None:
     for comm in ("c", "d"):
         house.open(comm)

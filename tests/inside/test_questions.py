@@ -138,6 +138,7 @@ def test_peek_sees_names_of_module_and_of_running_function(job: Job) -> None:
     assert int(job.peek("epoch")) > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("text", "word"), [
     ("1/0", "ZeroDivisionError"), ("(", "SyntaxError"), ("missing", "NameError"),
     ("__import__('sys').exit(3)", "SystemExit"), ("[step(0.01) for _ in range(10000)]", "1 s"),
@@ -211,12 +212,14 @@ def test_signal_of_the_run_during_a_statement_is_not_lost(job: Job, error: str) 
     assert "3 0.1" not in text and ("ended" in text or "7" in error)
 
 
+@pytest.mark.thorough
 def test_script_with_the_signal_for_itself_keeps_it(job: Job) -> None:
     code = "import signal\ngot = []\nsignal.signal(signal.SIGURG, lambda *args: got.append(args))\n"
     job.start(code + "signal.raise_signal(signal.SIGURG)\n" + LOOP + "print(len(got) >= 1)\n")
     assert job.ask("stack")["answers"][0]["threads"] and job.end() == "3 0.1\nTrue\n"
 
 
+@pytest.mark.thorough
 def test_program_that_takes_the_place_of_the_python_lives_on(job: Job) -> None:
     job.start("step()\nos.execvp('sh', ['sh', '-c', 'touch up2; while [ ! -e end ]; do sleep 0.1; done; echo done'])")
     until((job.folder / "up2").exists, "the other program")

@@ -378,6 +378,7 @@ def test_plain_python_is_not_taken_for_ipython(text: str) -> None:
     script.from_cell(text)
 
 
+@pytest.mark.thorough
 @settings(max_examples=100)
 @given(
     st.lists(

@@ -134,6 +134,7 @@ def test_figure_that_stays_open_is_updated_in_its_place(api: Any, tmp_path: Path
     assert shown.line == 0 and shown.title == "changed" and record.log.tail == "between\nend\n"
 
 
+@pytest.mark.thorough
 def test_displays_before_a_long_log_are_above_it(api: Any) -> None:
     run = api.submit(TABLE + "display(Table('early'))\nfor i in range(30_000): print('line', i)").wait(DEADLINE)
     record = until(lambda: (r := run.record()).displays and r, "the display")

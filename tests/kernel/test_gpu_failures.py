@@ -28,6 +28,7 @@ def api(tmp_path: Path, driver: SwitchableDriver) -> Iterator[Any]:
         yield api
 
 
+@pytest.mark.thorough
 def test_xid_is_in_error_and_record(api: Any, driver: SwitchableDriver, tmp_path: Path) -> None:
     go = tmp_path / "go"
     code = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\nraise ValueError('CUDA error')"

@@ -89,6 +89,7 @@ def test_broken_driver_raises_gpu_driver_error(fails: Fails, cell: Cell, ip: Any
     assert "no GPU" in ip.user_ns["run"].record().notes[0]
 
 
+@pytest.mark.thorough
 def test_compute_show_says_who_has_the_gpus(
     cell: Cell, driver: SwitchableDriver, ip: InteractiveShell, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -132,6 +132,7 @@ def test_submits_of_one_cell_share_one_output(live: Kernel) -> None:
     assert screen.records_of("alone")[-1]["done"]
 
 
+@pytest.mark.thorough
 def test_output_frames_of_chatty_script_are_limited(live: Kernel) -> None:
     screen = Screen(live)
     start = time.monotonic()

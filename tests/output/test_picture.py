@@ -53,6 +53,7 @@ LINES = {
 }
 
 
+@pytest.mark.thorough
 def test_picture_has_the_first_lines_by_their_time():
     texts = [text for text, _ in picture._lines({"lines": LINES})]
     assert "line 12" in texts[0] and texts[1] == "line 12 · time 61 % · waits for DataLoader   for x, y in loader:"
@@ -115,6 +116,7 @@ def test_picture_does_not_import_pyplot():
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 
+@pytest.mark.thorough
 def test_reason_stands_once_and_whole():
     reason = "Raised ValueError: " + " ".join(f"word{i}" for i in range(90)) + " in line 7 of the cell."
     failed = record(error=reason, state="failed")

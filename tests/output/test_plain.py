@@ -130,6 +130,7 @@ def test_plain_dashboard_failure_releases_viewer(loop: LoopThread, tmp_path: Pat
     sources.until(lambda: sources.viewers == 0 and not entry.telemetry._listeners)
 
 
+@pytest.mark.thorough
 def test_plain_dashboard_of_ended_run_releases_viewer(loop: LoopThread, tmp_path: Path) -> None:
     entry = entry_of()
     entry.telemetry.feed(0, b"".join(lines_of(tmp_path, 1, 20)))

@@ -127,6 +127,7 @@ def test_helper_beside_planted_modules_draws_picture(helped):
     assert helped["picture"]["png"].startswith(b"\x89PNG")
 
 
+@pytest.mark.thorough
 def test_azure_helper_beside_planted_modules_answers(helped):
     assert helped["azure"]["pid"]
 

@@ -173,6 +173,7 @@ def test_text_of_any_choice_is_read_back(values: list[Any]) -> None:
         assert error.code == "space.duplicate"
 
 
+@pytest.mark.thorough
 @given(st.floats(1e-300, 1e300), st.floats(1.001, 1000))
 def test_logarithmic_bounds_survive_azures_exponents(low: float, ratio: float) -> None:
     e = LogUniform(low, low * ratio)

@@ -64,6 +64,7 @@ def test_refused_job_is_one_sentence_and_leaves_nothing(kernel: Kernel) -> None:
     assert not [path for path in kernel.runs_folder.glob("*") if path.name.startswith((".new-", "refused"))]
 
 
+@pytest.mark.thorough
 def test_overview_shows_nodes_and_own_jobs(kernel: Kernel) -> None:
     run = kernel.submit("import time\ntime.sleep(60)", gpus=1, name="shown")
     until(run.record, lambda found: found.state == "running")

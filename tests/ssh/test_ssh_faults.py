@@ -192,6 +192,7 @@ def test_attempts_to_connect_have_growing_pauses(home: Path) -> None:
     assert 2 <= len(tries) <= 6 and pauses[0] >= 0.35 and all(pause >= 0.35 * 2**i for i, pause in enumerate(pauses))
 
 
+@pytest.mark.thorough
 def test_connection_lost_while_a_request_waits_for_space_is_unreachable(api: Any, sshd: Sshd) -> None:
     import asyncssh
 

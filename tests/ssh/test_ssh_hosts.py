@@ -114,6 +114,7 @@ def test_run_on_second_machine_is_followed_by_another_kernel(api: Any, homes: li
     assert handle not in {row.handle for row in api.runs("gpus")}
 
 
+@pytest.mark.thorough
 def test_cancel_by_another_kernel_reaches_second_machine(api: Any, homes: list[Path], gate: Path) -> None:
     runs = pair(api, homes, gate)
     api.close()

@@ -146,6 +146,7 @@ def login_program(sshd: Sshd, text: str) -> None:
     (sshd.folder / "authorized").write_text(f'command="{script}" {key}')
 
 
+@pytest.mark.thorough
 def test_banner_of_login_shell_is_skipped(check: Check, sshd: Sshd) -> None:
     login_program(sshd, "echo 'Welcome! 3 updates.'; printf 'no newline'; eval \"$SSH_ORIGINAL_COMMAND\"")
     assert check().reachable
@@ -172,6 +173,7 @@ def test_folder_that_cannot_be_written_is_named(check: Check, tmp_path: Path) ->
     assert "--workdir" in text
 
 
+@pytest.mark.thorough
 def test_login_shell_that_ends_at_once_is_named(check: Check, sshd: Sshd) -> None:
     login_program(sshd, "echo 'This account is not available.'; exit 1")
     assert "not available" in refused(check, TargetError, "ssh.agent")

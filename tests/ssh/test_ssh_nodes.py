@@ -226,6 +226,7 @@ if task["type"] == "ps":
     nothing_is_left(homes, run)
 
 
+@pytest.mark.thorough
 def test_rank_on_second_machine_that_raises_is_named(api: Any, homes: list[Path]) -> None:
     code = ENVIRONMENT + "if '\"index\": 1' in os.environ['TF_CONFIG']:\n    raise ValueError('bad luck')\n" + SLEEP
     run = submit(api, code, name="raises")

@@ -235,6 +235,7 @@ def test_failed_trial_does_not_end_sweep(api: Any) -> None:
     assert "AssertionError" in run.children()[1].detail
 
 
+@pytest.mark.thorough
 def test_sweep_whose_first_trials_fail_stops_with_first_error(api: Any) -> None:
     run = api.sweep("raise ValueError('broken', x)", goal="minimize loss", params=SPACE, max_trials=12, gpus=0)
     with pytest.raises(RunFailed, match="broken"):
@@ -242,12 +243,14 @@ def test_sweep_whose_first_trials_fail_stops_with_first_error(api: Any) -> None:
     assert 5 <= len(run.children()) < 12 and run.run.status.attempt == 1
 
 
+@pytest.mark.thorough
 def test_sweep_whose_target_never_has_its_gpus_fails(api: Any) -> None:
     run = api.sweep(QUADRATIC, goal="minimize loss", params=SPACE, gpus=99)
     with pytest.raises(RunFailed, match="99 GPUs"):
         run.wait(DEADLINE)
 
 
+@pytest.mark.thorough
 def test_sweep_whose_metric_is_not_logged_stops_and_names_what_is(api: Any) -> None:
     code = LOG + "log('val_loss', x, 0)\n"
     run = api.sweep(code, goal="minimize loss", params=SPACE, max_trials=12, max_concurrent=1, gpus=0)

@@ -141,6 +141,7 @@ def test_run_has_its_mlflow_record_as_soon_as_it_has_ended(api: Any) -> None:
     assert (found.info.status, found.data.metrics["a"], found.data.params["lr"]) == ("FINISHED", 2.0, "0.5")
 
 
+@pytest.mark.thorough
 def test_run_without_record_says_so(api: Any) -> None:
     run = api.submit("x = 1").wait()
     run.mlflow  # noqa: B018  # recorded before its record is lost

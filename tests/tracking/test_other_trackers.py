@@ -162,6 +162,7 @@ def test_autolog_logs_what_mlflow_knows_of_the_library(api: Any, code: str) -> N
     assert record.params or run.mlflow.data.params[name]
 
 
+@pytest.mark.thorough
 def test_lines_of_the_users_pattern_are_in_the_record_of_a_short_run(api: Any) -> None:
     code = "for i in range(5): print(f'loss {1 / (i + 1):.3f} after {i} batches')"
     run = api.submit(code, metrics=["loss=loss {value} after {step} batches"]).wait(DEADLINE)
@@ -169,6 +170,7 @@ def test_lines_of_the_users_pattern_are_in_the_record_of_a_short_run(api: Any) -
     assert run.record().metrics["loss"].source == "printed lines"
 
 
+@pytest.mark.thorough
 def test_run_without_metrics_says_how_to_record_them(api: Any) -> None:
     code = "import time\nfor i in range(9): print(f'loss {1 / (i + 1):.3f} after {i} batches'); time.sleep(0.1)"
     run = api.submit(code).wait(DEADLINE)

@@ -71,6 +71,7 @@ def test_system_metrics_unknown_value_is_absent(done):
     assert names == {"memory_clock_megahertz", "throttle_reasons", "uncorrected_ecc_errors", "power_limit_watts"}
 
 
+@pytest.mark.thorough
 def test_system_metrics_summary_is_one_point_each(done):
     case = done["short"]
     util, memory, power = ([busy(1, t)[i] for t in range(90)] for i in (0, 2, 3))

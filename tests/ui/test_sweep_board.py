@@ -183,6 +183,7 @@ def test_hover_links_row_and_curve(run: Locator, shots: Path) -> None:
     run.page.screenshot(path=shots / "sweep-hover.png")
 
 
+@pytest.mark.thorough
 def test_board_has_no_serious_accessibility_violation(notebook: NotebookPage) -> None:
     assert axe(notebook.page, ".jp-AmlRun") == []
 
