@@ -18,6 +18,8 @@ from tools.environment import BIN, PYTHON, ROOT, TaskError, ensure, must, run, s
 #: The fast tier; `thorough` tests are left to ``make test-ui``, ``make test-azure``, ``make test-trust``,
 #: ``make test-distributed`` and ``make test-slurm``.
 FAST = "not soak and not gpu and not thorough"
+#: Exit code of pytest where it has found no test.
+_NO_TESTS = 5
 
 
 def demo(arguments: list[str]) -> int:
@@ -218,7 +220,9 @@ def _workers() -> list[str]:
 
 
 def _pytest(marker: str, arguments: list[str]) -> int:
-    return run([PYTHON, "-m", "pytest", "-p", "tools.skips", "-m", marker, *arguments])
+    code = run([PYTHON, "-m", "pytest", "-p", "tools.skips", "-m", marker, *arguments])
+    # A part of few files may be empty.
+    return 0 if code == _NO_TESTS and os.environ.get("AMLTRAIN_TEST_PART") else code
 
 
 def _ui_is_tested() -> bool:
