@@ -79,6 +79,13 @@ def test_search_logs_model_pictures_and_trials(api: Any, flaml: dict[str, str]) 
     assert {column.name for column in model.metadata.get_input_schema().inputs} == {"x", "word", "day", "text"}
 
 
+def test_classes_of_few_rows_that_nothing_predicts_have_low_values(api: Any, flaml: dict[str, str]) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(144, 4)), columns=[*"abcd"]).assign(kind=np.repeat(np.arange(12), 12))
+    run = api.automl(frame, "kind", task="classification", max_trials=6, env=flaml).wait(TIMEOUT_S)
+    assert max(child.value for child in run.children()) < 0.3  # one of twelve by chance
+
+
 def test_number_of_trials_gives_the_same_result_twice(api: Any, flaml: dict[str, str]) -> None:
     frame = table().drop(columns="class")
     runs = [api.automl(frame, "number", max_trials=8, env=flaml).wait(TIMEOUT_S) for _ in range(2)]

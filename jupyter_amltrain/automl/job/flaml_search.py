@@ -110,7 +110,8 @@ class FlamlSearch:
         """
         import numpy
 
-        rarest = int(numpy.bincount(target).min()) if self.task == CLASSIFICATION else _FOLDS
+        counts = numpy.bincount(target) if self.task == CLASSIFICATION else numpy.array([_FOLDS])
+        rarest = int(counts[counts > 0].min())
         if rarest < _FOLDS:
             print(
                 f"A class has {rarest} row{'s' * (rarest != 1)}: the search repeats them, and its values are too good."
