@@ -22,6 +22,8 @@ LEVELS = 9
 _LOG_SPAN = 2.5
 #: Share of the worst values that have one color: a few that diverged must not hide the differences of the others.
 _WORST_SHARE = 0.1
+#: They have diverged if they are that many times further away than all others from each other.
+_DIVERGED = 10.0
 #: Maximum categories of an axis that have a label; maximum ticks of another axis; maximum characters of a label.
 _MAX_CATEGORIES, _MAX_TICKS, _MAX_LABEL_CHARS = 12, 5, 40
 
@@ -31,7 +33,7 @@ _LOG_EXPRESSION = re.compile(r"\s*q?log(uniform|normal)\b", re.IGNORECASE)
 def axes_of(board: SweepBoard) -> tuple[TrialAxis, ...]:
     """Return the axes of the parameters by importance, then that of the metric."""
     axes = [parameter_axis(name, board.space.get(name, ""), known_values(board, name)) for name in parameters(board)]
-    values = [value for value in metric_values(board) if value is not None]
+    values = _without_diverged([value for value in metric_values(board) if value is not None], board.goal)
     return (*axes, numeric_axis("", board.metric, values, is_log=spreads(values)))
 
 
@@ -45,6 +47,16 @@ def metric_values(board: SweepBoard) -> list[float | None]:
     """Return the value of each trial; ``None`` for one that has failed."""
     states = trial_states(board)
     return [None if states[at] in ("failed", "lost") else value for at, value in enumerate(board.value)]
+
+
+def _without_diverged(values: Sequence[float], goal: str) -> list[float]:
+    """Return values without the few worst that would hide the differences of the others."""
+    ranked = sorted(values, reverse=goal != "minimize")  # the best first
+    others = ranked[: len(ranked) - max(1, math.floor(_WORST_SHARE * len(ranked)))]
+    if len(others) < 4:
+        return ranked
+    span = abs(others[-1] - others[0])
+    return [value for value in ranked if span == 0 or abs(value - others[0]) <= _DIVERGED * span]
 
 
 def spreads(values: Sequence[float]) -> bool:
@@ -122,7 +134,10 @@ def numeric_axis(name: str, title: str, values: Sequence[float], *, is_log: bool
 
 
 def places_of(board: SweepBoard, axis: TrialAxis) -> list[float]:
-    """Return the height of each trial on an axis, from 0 to 1; NaN where the axis has no place for it."""
+    """Return the height of each trial on an axis, from 0 to 1; NaN where the axis has no place for it.
+
+    A value beyond an end is at it.
+    """
     values: Sequence[Any] = metric_values(board)
     is_absent = [value is None for value in values]
     if axis.name:
@@ -130,9 +145,13 @@ def places_of(board: SweepBoard, axis: TrialAxis) -> list[float]:
         is_absent = [value is None and at not in nulls for at, value in enumerate(values)]
     positions = {key_of(category): at for at, category in enumerate(axis.categories)}
     return [
-        math.nan if absent else (_unit(axis, positions, value) - axis.low) / (axis.high - axis.low)
+        math.nan if absent else _inside((_unit(axis, positions, value) - axis.low) / (axis.high - axis.low))
         for value, absent in zip(values, is_absent, strict=True)
     ]
+
+
+def _inside(share: float) -> float:
+    return share if math.isnan(share) else min(1.0, max(0.0, share))
 
 
 def _unit(axis: TrialAxis, positions: Mapping[str, int], value: Any) -> float:

@@ -73,8 +73,11 @@ def _draw_best(axes: Any, board: SweepBoard) -> None:
     sign = 1 if board.goal == "minimize" else -1
     groups: dict[str, tuple[list[int], list[float]]] = {}
     best, steps = math.nan, []
-    is_log = board.axes[-1].kind == "log"
+    metric = board.axes[-1]
+    is_log = metric.kind == "log"
     units = [math.log10(value) if is_log and value > 0 else value for value in map(number, board.value)]
+    # Those that diverged are at the end of the axis.
+    units = [unit if math.isnan(unit) else min(metric.high, max(metric.low, unit)) for unit in units]
     for at, state in enumerate(states):
         value = units[at]
         has_failed = state in ("failed", "lost")

@@ -95,6 +95,25 @@ def test_null_is_shown_and_absent_parameter_is_empty() -> None:
     assert [math.isnan(place) for place in places_of(found, axis)] == [False, False, True, True]
 
 
+@pytest.mark.parametrize(("goal", "far"), [("maximize", -4e19), ("minimize", 4e19)])
+def test_trial_that_diverged_is_at_the_end_of_the_axis(goal: str, far: float) -> None:
+    values = (0.2, 0.4, 0.3, far, 0.46, 0.35)
+    found = small(goal=goal, number=tuple(range(6)), value=values, state=("completed",) * 6, seconds=(1.0,) * 6,
+                  handle=("",) * 6, params={}, space={}, early=(), reason={}, best=4)  # fmt: skip
+    metric = found.axes[-1]
+    assert 0 < metric.low < metric.high < 1 and all(0 < tick < 1 for tick in metric.ticks)
+    places = places_of(found, metric)
+    assert places[3] == (goal == "minimize") and places[0] == pytest.approx(0) and places[4] == pytest.approx(1)
+
+
+def test_best_trial_far_from_the_others_stays_on_the_axis() -> None:
+    values = (5.0, 4.0, 6.0, 5.5, 0.001, 4.5)
+    found = small(goal="minimize", number=tuple(range(6)), value=values, state=("completed",) * 6, seconds=(1.0,) * 6,
+                  handle=("",) * 6, params={}, space={}, early=(), reason={}, best=4)  # fmt: skip
+    places = places_of(found, found.axes[-1])
+    assert sorted(places)[0] == places[4] == pytest.approx(0) and max(places) == pytest.approx(1)
+
+
 def test_html_has_table_without_script() -> None:
     run = sweep_record(small(metric="<b>loss"), state="completed", done=True, log=LogTail(tail="started it\n", bytes=8))
     page = run_html(run, None)

@@ -163,7 +163,8 @@ export class ParallelChart {
   }
 
   private _y(axis: IPlacedAxis, unit: number | null): number {
-    return unit === null ? BASE + ABSENT : BASE - ((unit - axis.low) / (axis.high - axis.low)) * (BASE - TOP);
+    const inside = unit === null ? null : Math.max(axis.low, Math.min(axis.high, unit));
+    return inside === null ? BASE + ABSENT : BASE - ((inside - axis.low) / (axis.high - axis.low)) * (BASE - TOP);
   }
 
   private _unit(axis: IPlacedAxis, y: number): number {

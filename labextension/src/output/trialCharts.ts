@@ -5,7 +5,7 @@ import { ChartFrame, IChartSize, IReadable, IReading, ISpot, IValue, svg } from 
 import { COLORS } from '../charts/palette';
 import { extent, linear, metricAxis, nearest, path, Scale, stepAxis } from '../charts/scale';
 import { number } from '../format';
-import type { ISweepBoard } from '../protocol';
+import type { ISweepBoard, ITrialAxis } from '../protocol';
 import { bestSoFar, hasFailed, isLive, ITrial, paramText, spreads, STOPPED } from '../sweep';
 
 /** A trial under the pointer, by its position; null for none. */
@@ -142,7 +142,8 @@ export class BestChart implements IReadable {
     this._trials = trials;
     this._selected = selected;
     this._format = format;
-    this._log = board.axes[board.axes.length - 1]?.kind === 'log';
+    this._axis = board.axes[board.axes.length - 1] ?? null;
+    this._log = this._axis?.kind === 'log';
     this._best = bestSoFar(trials, board.goal);
     this._draw();
   }
@@ -204,7 +205,12 @@ export class BestChart implements IReadable {
       return [sx(trial.number), base - 5];
     }
     const [value] = powers([trial.value], this._log);
-    return value === null || !sy ? null : [sx(trial.number), sy(value)];
+    return value === null || !sy ? null : [sx(trial.number), sy(this._inside(value))];
+  }
+
+  /** A value, or the end of the axis before it: those that diverged are there. */
+  private _inside(value: number): number {
+    return this._axis ? Math.max(this._axis.low, Math.min(this._axis.high, value)) : value;
   }
 
   private _draw(): void {
@@ -215,7 +221,8 @@ export class BestChart implements IReadable {
     const trans = this._trans;
     const { data } = this._plot;
     const last = this._best[this._best.length - 1] ?? null;
-    const drawn = powers(this._trials.filter(trial => !hasFailed(trial)).map(({ value }) => value), this._log);
+    const values = powers(this._trials.filter(trial => !hasFailed(trial)).map(({ value }) => value), this._log);
+    const drawn = values.map(value => value && this._inside(value));
     const numbers = this._trials.map(trial => trial.number);
     const x: [number, number] = [Math.min(...numbers, 1), Math.max(...numbers, 2)];
     const text = last === null ? '' : this._format(last);
@@ -253,7 +260,7 @@ export class BestChart implements IReadable {
       let line = '';
       powers(this._best, this._log).forEach((value, i) => {
         if (value !== null) {
-          line += line ? `H${sx(this._trials[i].number).toFixed(1)}V${sy(value).toFixed(1)}` : `M${sx(this._trials[i].number).toFixed(1)},${sy(value).toFixed(1)}`;
+          line += line ? `H${sx(this._trials[i].number).toFixed(1)}V${sy(this._inside(value)).toFixed(1)}` : `M${sx(this._trials[i].number).toFixed(1)},${sy(this._inside(value)).toFixed(1)}`;
         }
       });
       if (line) {
@@ -280,6 +287,7 @@ export class BestChart implements IReadable {
   private _best: readonly (number | null)[] = [];
   private _selected: readonly boolean[] | null = null;
   private _format: (value: number) => string = number;
+  private _axis: ITrialAxis | null = null;
   private _log = false;
   private _highlighted: number | null = null;
   private _own: number | null = null;
