@@ -53,7 +53,7 @@ def test_azure_notebook_runs_in_jupyterlab(page: Page, lab: LabServer, shots: Pa
     )
     run = notebook.runs.first
     run.scroll_into_view_if_needed()
-    expect(run.locator("pre")).to_contain_text("epoch", timeout=MS)
+    expect(run.locator("pre.jp-AmlTerminal")).to_contain_text("epoch", timeout=MS)
     expect(run.locator(".jp-AmlRun-figure .jp-AmlRun-chartTitle", has_text="loss")).to_be_visible(timeout=MS)
     page.screenshot(path=shots / "03-live.png")
     eventually("the last cell has printed it", lambda: "costing money" in notebook.outputs_text())
