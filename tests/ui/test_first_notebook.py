@@ -32,7 +32,7 @@ def begun(page: Page, lab: LabServer, name: str, epochs: int) -> NotebookPage:
 def test_first_notebook_cancel_while_other_cell_sleeps(page: Page, lab: LabServer, shots: Path) -> None:
     notebook = begun(page, lab, "01_canceled.ipynb", epochs=100_000)
     run = notebook.runs.first
-    expect(run.locator("pre")).to_contain_text("epoch", timeout=MS)
+    expect(run.locator("pre.jp-AmlTerminal")).to_contain_text("epoch", timeout=MS)
     prompt = notebook.sleeping_cell()
     notebook.cancel(run, "digits")
     expect(run.locator(".jp-AmlRun-state")).to_have_text("canceled", timeout=MS)
@@ -50,7 +50,7 @@ def test_first_notebook_live_and_reopened_without_kernel(page: Page, lab: LabSer
     notebook = begun(page, lab, name, epochs=30)
     run = notebook.runs.first
     expect(run.locator(".jp-AmlRun-chartTitle").first).to_have_text("loss", timeout=MS)
-    expect(run.locator("pre")).to_contain_text("epoch", timeout=MS)
+    expect(run.locator("pre.jp-AmlTerminal")).to_contain_text("epoch", timeout=MS)
     run.scroll_into_view_if_needed()
     page.screenshot(path=shots / "01-live.png")
     expect(run.locator(".jp-AmlRun-state")).to_have_text("completed", timeout=2 * MS)  # it trains

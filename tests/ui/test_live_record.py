@@ -32,7 +32,7 @@ def test_live_output_updates_in_place(notebook: NotebookPage) -> None:
     run = notebook.runs.first
     expect(run.locator(".jp-AmlRun-state")).to_have_text("running", timeout=MS)
     run.evaluate("node => { node.dataset.mark = 'same'; node.querySelector('pre').dataset.mark = 'same'; }")
-    expect(run.locator("pre")).to_contain_text("step 5", timeout=MS)
+    expect(run.locator("pre.jp-AmlTerminal")).to_contain_text("step 5", timeout=MS)
     notebook.cell("simulated_run.finish()")
     expect(run.locator(".jp-AmlRun-state")).to_have_text("completed", timeout=MS)
     expect(run.locator(".jp-AmlRun-cancel")).to_be_hidden()
